@@ -1,0 +1,16 @@
+"""What several test files need: the folder of golden tensors and real images, skipped with a reason where it is absent."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+SHARED = Path(os.environ.get("EMAT_SHARED", Path(__file__).parents[2] / "shared"))
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder with parity data and real images; the test is skipped where it is absent."""
+    if not (SHARED / "parity").is_dir():
+        pytest.skip(f"no shared data at {SHARED}; set EMAT_SHARED to the folder that holds parity/ and data/")
+    return SHARED
