@@ -1,0 +1,1 @@
+"""How good predictions are: scores of tasks, and how sure they are."""

@@ -1,0 +1,1 @@
+"""Few-shot tasks: which support images show which classes, and which query is asked about."""
