@@ -1,0 +1,150 @@
+"""One file over HTTP(S): resumed after a break, checked for size and checksum, its progress shown."""
+
+import http.client
+import os
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from email.message import Message
+from pathlib import Path
+from typing import IO, Any
+
+from emat import __version__
+from emat.errors import EmatError
+from emat.tensor_files import file_sha256
+
+HUB = "https://huggingface.co"
+TIMEOUT = 10.0  # seconds without a byte
+ATTEMPTS = 4  # in a row that bring nothing new
+BLOCK = 1 << 20
+
+Progress = Callable[[int, int | None], None]  # bytes so far, bytes in all where known
+
+
+def offline() -> bool:
+    """Whether the user forbade the network."""
+    return any(
+        os.environ.get(name, "0").lower() not in ("", "0", "false", "no")
+        for name in ("EMAT_OFFLINE", "HF_HUB_OFFLINE")
+    )
+
+
+def download(url: str, target: Path, sha256: str | None = None) -> None:
+    """Bring `url` to `target`, going on from `target`.part if an earlier attempt broke off.
+
+    The bytes are checked against `sha256`, or against the checksum that the Hugging Face hub announces.
+    """
+    if offline():
+        raise EmatError(f"not fetching {url}: EMAT_OFFLINE or HF_HUB_OFFLINE is set")
+    if url.startswith(HUB) and (endpoint := os.environ.get("HF_ENDPOINT")):
+        url = endpoint.rstrip("/") + url.removeprefix(HUB)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    part = target.with_name(target.name + ".part")
+    with _shown_progress(target.name) as progress:
+        announced = _until_complete(url, part, progress)
+    expected = sha256 or announced
+    if expected and (got := file_sha256(part)) != expected:
+        part.unlink()
+        raise EmatError(
+            f"{url} has SHA-256 {got[:12]}… instead of {expected[:12]}…; it was thrown away, try again"
+        )
+    os.replace(part, target)
+    _etag_file(part).unlink(missing_ok=True)
+
+
+def _until_complete(url: str, part: Path, progress: Progress) -> str | None:
+    """Ask for what is missing as long as that brings more; gives the SHA-256 the hub announced."""
+    failures, size = 0, -1
+    while True:
+        try:
+            return _transfer(url, part, progress)
+        except urllib.error.HTTPError as error:
+            if error.code != 416:  # 416: our part is longer than their file
+                raise EmatError(f"{url} answered {error.code} {error.reason}") from error
+            part.unlink(missing_ok=True)
+            reason: Exception = error
+        except (OSError, http.client.HTTPException) as error:
+            reason = error
+        reached = part.stat().st_size if part.exists() else 0
+        failures = 0 if reached > size else failures + 1
+        # Before the first byte a failure is most likely a machine without network: no point in insisting.
+        if failures >= ATTEMPTS or reached == 0:
+            raise EmatError(
+                f"{url} is out of reach ({getattr(reason, 'reason', None) or reason})"
+            ) from reason
+        size = reached
+
+
+def _transfer(url: str, part: Path, progress: Progress) -> str | None:
+    """One request: append to `part` what it lacks, or start it anew if the server's file is another one."""
+    request = urllib.request.Request(url, headers={"User-Agent": f"emat/{__version__}"})
+    etag = _etag_file(part)
+    if part.exists() and part.stat().st_size and etag.exists():
+        request.add_header("Range", f"bytes={part.stat().st_size}-")
+        request.add_header("If-Range", etag.read_text())
+    redirects = _Redirects()
+    with urllib.request.build_opener(redirects).open(request, timeout=TIMEOUT) as response:
+        resumed = response.status == 206
+        etag.write_text(response.headers.get("ETag", ""))
+        done = part.stat().st_size if resumed else 0
+        length = response.headers.get("Content-Length")
+        total = done + int(length) if length else None
+        with part.open("ab" if resumed else "wb") as file:
+            while block := response.read(BLOCK):
+                file.write(block)
+                done += len(block)
+                progress(done, total)
+    if total is not None and done < total:
+        raise ConnectionError(f"the connection broke after {done} of {total} bytes")
+    return redirects.sha256
+
+
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    """Notes the checksum that the hub announces in the answer that redirects to its file store."""
+
+    sha256: str | None = None
+
+    def redirect_request(
+        self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: Message, newurl: str
+    ) -> Any:
+        """Follow as usual."""
+        tag = str(headers.get("X-Linked-ETag", "")).strip('"')
+        if len(tag) == 64:
+            self.sha256 = tag
+        return super().redirect_request(req, fp, code, msg, headers, newurl)  # type: ignore[arg-type]
+
+
+def _etag_file(part: Path) -> Path:
+    return part.with_name(part.name + ".etag")
+
+
+@contextmanager
+def _shown_progress(name: str) -> Iterator[Progress]:
+    """A bar on a terminal, a line every tenth elsewhere; on standard error."""
+    if not sys.stderr.isatty():
+        yield _Lines(name)
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+    from rich.progress import Progress as Bar
+
+    columns = (TextColumn("{task.description}"), BarColumn(None), DownloadColumn(), TransferSpeedColumn())
+    with Bar(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as bar:
+        task = bar.add_task(name, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+class _Lines:
+    """Progress as plain lines."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.tenths = name, -1
+
+    def __call__(self, done: int, total: int | None) -> None:
+        tenths = 10 * done // total if total else done // (100 * BLOCK)
+        if tenths > self.tenths:
+            self.tenths = tenths
+            of = f" of {total / 1e6:.1f} MB ({10 * tenths} %)" if total else " MB"
+            print(f"{self.name}: {done / 1e6:.1f}{of}", file=sys.stderr, flush=True)

@@ -1,0 +1,87 @@
+"""Tokens: the one currency between backbones and methods, and the functions that make it.
+
+Tokens are a plain tensor laid out (B, C, 1 + T, d): for each of C correlation channels a class token first,
+then the T = h * w patch tokens of an h x w grid in row-major order, each a vector of width d to be compared
+by cosine.
+
+- A ViT gives one channel per (head, block), head-major: ``channel = head * depth + block``.
+- A CNN gives one channel per (block, group of features), block-major; the mean of the map is the class token.
+- Two backbones stack by concatenating channels.
+
+Widths and grids that differ are made equal: narrower channels are padded with zeros, which changes no
+cosine, and other grids are resized bilinearly.
+"""
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+Tokens: TypeAlias = Tensor  # (B, C, 1 + T, d)
+Grid: TypeAlias = tuple[int, int]  # (h, w), T = h * w
+
+
+def tokens_from_blocks(outputs: Tensor, heads: int) -> Tokens:
+    """A ViT's block outputs (B, depth, 1 + T, width) as one channel per head and block.
+
+    >>> tokens_from_blocks(torch.zeros(2, 12, 101, 384), heads=6).shape
+    torch.Size([2, 72, 101, 64])
+    """
+    batch, depth, count, width = outputs.shape
+    by_head = outputs.view(batch, depth, count, heads, width // heads).permute(0, 3, 1, 2, 4)
+    return by_head.reshape(
+        batch, heads * depth, count, width // heads
+    )  # (B, heads * depth, 1 + T, width / heads)
+
+
+def tokens_from_maps(maps: Sequence[Tensor], groups: Sequence[int], grid: Grid) -> Tokens:
+    """A CNN's maps, each (B, features, h, w), as `groups[i]` channels of map i on one `grid`.
+
+    Groups are as equal as the number of features allows (352 in 6: 59, 59, 59, 59, 58, 58).
+
+    >>> tokens_from_maps([torch.zeros(2, 10, 8, 8), torch.zeros(2, 9, 4, 4)], [2, 2], grid=(8, 8)).shape
+    torch.Size([2, 4, 65, 5])
+    """
+    parts = [part for one, count in zip(maps, groups, strict=True) for part in _split(one, count, grid)]
+    width = max(part.shape[2] for part in parts)
+    return torch.stack([_pad(part, width) for part in parts], dim=1)
+
+
+def stack_tokens(tokens: Sequence[Tokens], grids: Sequence[Grid], grid: Grid) -> Tokens:
+    """Several backbones' tokens of the same images as one: channels concatenated, on one grid and width.
+
+    >>> stack_tokens([torch.ones(1, 2, 5, 4), torch.ones(1, 3, 2, 6)], [(2, 2), (1, 1)], grid=(2, 2)).shape
+    torch.Size([1, 5, 5, 6])
+    """
+    width = max(one.shape[3] for one in tokens)
+    return torch.cat(
+        [_pad(_regrid(one, old, grid), width) for one, old in zip(tokens, grids, strict=True)], dim=1
+    )
+
+
+def _split(features: Tensor, count: int, grid: Grid) -> list[Tensor]:
+    """One map (B, features, h, w) as `count` channels (B, 1 + T, features / count)."""
+    patches = _resize(features, grid).flatten(2).transpose(1, 2)  # (B, T, features)
+    class_token = features.mean(dim=(2, 3))[:, None]  # of the map as it was, before any resizing
+    return list(torch.cat([class_token, patches], dim=1).tensor_split(count, dim=2))
+
+
+def _regrid(tokens: Tokens, old: Grid, new: Grid) -> Tokens:
+    if old == new:
+        return tokens
+    batch, channels, _, width = tokens.shape
+    patches = tokens[:, :, 1:].transpose(2, 3).reshape(batch, channels * width, *old)
+    resized = _resize(patches, new).view(batch, channels, width, -1).transpose(2, 3)  # (B, C, T, d)
+    return torch.cat([tokens[:, :, :1], resized], dim=2)
+
+
+def _resize(maps: Tensor, grid: Grid) -> Tensor:
+    if maps.shape[2:] == grid:
+        return maps
+    return F.interpolate(maps, size=grid, mode="bilinear", align_corners=False)
+
+
+def _pad(tokens: Tensor, width: int) -> Tensor:
+    return F.pad(tokens, (0, width - tokens.shape[-1]))
