@@ -30,14 +30,14 @@ class ClassAreas:
     {3: 0.5}
     """
 
-    def __init__(self, read_mask: Callable[[str], NDArray[np.uint8]], kept_in: Path | None = None) -> None:
+    def __init__(self, read_mask: Callable[[str], NDArray[np.integer]], kept_in: Path | None = None) -> None:
         self._read_mask = read_mask
         self._kept_in = kept_in
         self._areas: dict[str, dict[int, float]] = {} if kept_in is None else _read_kept(kept_in)
         self._kept = len(self._areas)
 
     @classmethod
-    def of_source(cls, read_mask: Callable[[str], NDArray[np.uint8]], source: Path) -> "ClassAreas":
+    def of_source(cls, read_mask: Callable[[str], NDArray[np.integer]], source: Path) -> "ClassAreas":
         """Areas kept under `emat_home()` while `source`, a folder, zip or annotation file, is unchanged."""
         return cls(read_mask, emat_home() / "class-areas" / f"{source_key(source)}.json")
 
@@ -62,7 +62,7 @@ class ClassAreas:
         self._kept = len(self._areas)
 
 
-def class_fractions(mask: NDArray[np.uint8]) -> dict[int, float]:
+def class_fractions(mask: NDArray[np.integer]) -> dict[int, float]:
     """Fraction of `mask` (H, W) that each class covers, by ascending class id, no background and no void."""
     pixels = np.bincount(mask.ravel(), minlength=VOID + 1)
     present = np.flatnonzero(pixels)

@@ -171,7 +171,7 @@ def write_fold_list(fold_list: FoldList, path: Path) -> None:
 
 def parse_fold_list(text: str, path: Path) -> FoldList:
     """The list in `text`, in our own format, its counts and SHA-256 verified; `path` is named in messages."""
-    lines = text.splitlines()
+    lines = text.removesuffix("\n").split("\n")  # splitlines would break names at exotic separators
     header = dict(line[2:].split(": ", 1) for line in lines[1:7] if line.startswith("# ") and ": " in line)
     try:
         class_ids = tuple(int(word) for word in header["classes"].split())

@@ -76,7 +76,7 @@ def count_task(
     ways: Sequence[int],
     present: Sequence[bool] | NDArray[np.bool_] | None,
     label_map: NDArray[np.integer],
-    mask: NDArray[np.uint8],
+    mask: NDArray[np.integer],
 ) -> Counts:
     """The outcome of one task.
 
@@ -139,7 +139,7 @@ def compute(counts: Counts) -> Scores:
 
 
 def _confusion(
-    ways: Sequence[int], label_map: NDArray[np.integer], mask: NDArray[np.uint8]
+    ways: Sequence[int], label_map: NDArray[np.integer], mask: NDArray[np.integer]
 ) -> NDArray[np.int64]:
     labels = len(ways) + 1
     if label_map.size and not 0 <= int(label_map.min()) <= int(label_map.max()) < labels:
@@ -147,7 +147,7 @@ def _confusion(
             f"the label map holds {int(label_map.min())} to {int(label_map.max())}; "
             f"{len(ways)} ways have labels 0 to {len(ways)}"
         )
-    label_of_class = np.zeros(256, dtype=np.int64)
+    label_of_class = np.zeros(max([*ways, int(mask.max(initial=0))]) + 1, dtype=np.int64)
     label_of_class[list(ways)] = np.arange(1, labels)
     pairs = label_of_class[mask] * labels + label_map  # (H, W)
     return np.bincount(pairs.ravel(), minlength=labels * labels).reshape(labels, labels)

@@ -39,7 +39,7 @@ class Task:
         """The different images of the task, query first."""
         return tuple(dict.fromkeys((self.query, *(name for shots in self.shots for name in shots))))
 
-    def present(self, query_mask: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    def present(self, query_mask: NDArray[np.integer]) -> NDArray[np.bool_]:
         """For every way, whether it has a pixel in the query's mask (H, W) at original size.
 
         >>> Task(0, "q", 3, (3, 5), (("a",), ("b",))).present(np.array([[0, 3]], dtype=np.uint8)).tolist()

@@ -1,0 +1,125 @@
+"""Tasks equal the published ones, depend on their index alone, and impossible ones are refused up front."""
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from emat.datasets.fold_lists import FoldList
+from emat.errors import EmatError
+from emat.tasks.published import load_split, published_protocol, size_split_tasks
+from emat.tasks.sampling import Protocol, Queries, TaskSampler
+from emat.tasks.task import Setting, digest
+
+DIGESTS: dict[str, str] = json.loads((Path(__file__).parents[1] / "parity" / "task_digests.json").read_text())
+
+
+@cache
+def split(folder: Path, dataset: str, name: str) -> tuple[FoldList, ...]:
+    return load_split(folder, dataset, name)
+
+
+@pytest.mark.parametrize("configuration", DIGESTS)
+def test_digest_equals_the_published_one(configuration: str, shared: Path) -> None:
+    dataset, fold, shape, *mode = configuration.split("/")
+    way, shot = (int(word[0]) for word in shape.split("-"))
+    size = mode[0].removeprefix("size") if mode and mode[0].startswith("size") else None
+    lists = split(shared / "data" / "splits", dataset, size or "val")
+    protocol = published_protocol(
+        lists[int(fold[-1])],
+        way,
+        shot,
+        query_has_class=mode == ["query-has-class"],
+        tasks=size_split_tasks(lists) if size else None,
+    )
+    assert digest(TaskSampler(lists[int(fold[-1])], protocol)) == DIGESTS[configuration]
+
+
+def fold_of(*counts: int) -> FoldList:
+    """A list in which class i + 1 has `counts[i]` images."""
+    own = [(f"{c}-{i}", c) for c, count in enumerate(counts, 1) for i in range(count)]
+    return FoldList("pets", 0, "val", tuple(own), tuple(range(1, len(counts) + 1)))
+
+
+@given(
+    way=st.integers(1, 3), shot=st.integers(1, 4), has_class=st.booleans(), queries=st.sampled_from(Queries)
+)
+def test_every_task_is_well_formed(way: int, shot: int, has_class: bool, queries: Queries) -> None:
+    fold = fold_of(5, 6, 9)
+    protocol = Protocol(way, shot, query_has_class=has_class, queries=queries, tasks=30)
+    for task in TaskSampler(fold, protocol):
+        assert (task.query, task.query_class) in fold.entries
+        assert len(set(task.ways)) == len(task.ways) == way
+        assert not has_class or task.ways[0] == task.query_class
+        for class_id, shots in zip(task.ways, task.shots, strict=True):
+            assert len(set(shots)) == len(shots) == shot
+            assert task.query not in shots
+            assert set(shots) <= set(fold.images_of_class[class_id])
+
+
+@given(st.permutations(range(20)))
+def test_a_task_depends_on_its_index_alone(order: list[int]) -> None:
+    sampler = TaskSampler(fold_of(4, 4, 4), Protocol(way=2, shot=2, tasks=20, queries=Queries.DRAWN))
+    in_order = list(TaskSampler(fold_of(4, 4, 4), sampler.protocol))
+    assert [sampler[index] for index in order] == [in_order[index] for index in order]
+
+
+def test_listed_queries_walk_the_list_round_and_round() -> None:
+    fold = fold_of(2, 3)
+    queries = [(task.query, task.query_class) for task in TaskSampler(fold, Protocol(tasks=12))]
+    assert queries == [*fold.entries, *fold.entries, *fold.entries[:2]]
+
+
+def test_a_query_lacks_its_way_about_half_the_time() -> None:
+    tasks = list(TaskSampler(fold_of(10, 10, 10), Protocol(tasks=1000)))
+    assert 0.45 < sum(task.ways[0] == task.query_class for task in tasks) / 1000 < 0.55
+
+
+def test_too_few_images_are_refused_up_front_with_class_need_and_have() -> None:
+    with pytest.raises(
+        EmatError, match=r"class 2 of pets fold 0 \(val\) has 3 images, but 3-shot tasks need 4"
+    ):
+        TaskSampler(fold_of(9, 3), Protocol(shot=3))
+    assert len(list(TaskSampler(fold_of(9, 4), Protocol(shot=3, tasks=50)))) == 50
+
+
+def test_more_ways_than_classes_are_refused() -> None:
+    with pytest.raises(EmatError, match="has 2 classes, too few for 3 ways"):
+        TaskSampler(fold_of(9, 9), Protocol(way=3))
+
+
+def test_an_empty_list_is_refused() -> None:
+    with pytest.raises(EmatError, match="is empty"):
+        TaskSampler(fold_of(0, 0), Protocol())
+
+
+def test_a_size_split_leaves_out_classes_without_a_second_image() -> None:
+    sampler = TaskSampler(
+        fold_of(5, 1, 0, 2), Protocol(queries=Queries.SHUFFLED, query_has_class=True, tasks=40)
+    )
+    assert sampler.class_ids == (1, 4)
+    assert {task.query_class for task in sampler} == {1, 4}
+
+
+def test_a_fold_of_one_class_gives_one_way_tasks() -> None:
+    assert TaskSampler(fold_of(3), Protocol(tasks=1))[0].ways == (1,)
+
+
+@pytest.mark.parametrize("wrong", [{"way": 0}, {"shot": 0}, {"tasks": 0}, {"theta": 1.0}, {"theta": -0.1}])
+def test_senseless_protocols_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(EmatError, match="at least"):
+        Protocol(**wrong)
+
+
+def test_augmented_settings_ask_for_masks() -> None:
+    with pytest.raises(EmatError, match="partially-augmented setting looks into masks"):
+        TaskSampler(fold_of(3, 3), Protocol(setting=Setting.PARTIALLY_AUGMENTED))
+
+
+def test_tasks_end_where_the_protocol_says() -> None:
+    with pytest.raises(IndexError, match="task 7 of 7"):
+        TaskSampler(fold_of(3, 3), Protocol(tasks=7))[7]
