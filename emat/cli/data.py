@@ -1,0 +1,196 @@
+"""`emat data`: is a data set sound, and are these fold lists the published ones."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from emat.cli.progress import follow
+from emat.datasets.checking import Report, inspect_all, report
+from emat.datasets.circulated_lists import equals_published, published_list
+from emat.datasets.fold_lists import FoldList, write_fold_list
+from emat.datasets.listing import fold_lists_in, lists_from_masks, place_of
+from emat.datasets.opening import LAYOUTS, open_dataset
+from emat.errors import EmatError
+from emat.formats.coco_json import COCO_CLASSES
+from emat.formats.voc_png import VOC_CLASSES
+
+app = typer.Typer()
+
+FAULTS_FOUND = 2
+CLASS_NAMES = {"pascal": VOC_CLASSES, "coco": COCO_CLASSES}
+
+KindOption = Annotated[
+    str | None, typer.Option("--dataset", help=f"Its kind, recognised if not given: {', '.join(LAYOUTS)}.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@app.command(epilog="Example: emat data check VOCdevkit/VOC2012 --dataset pascal")
+def check(
+    root: Annotated[Path, typer.Argument(metavar="DIR", help="A folder, a zip, or a COCO JSON file.")],
+    kind: KindOption = None,
+    headers_only: Annotated[
+        bool, typer.Option("--headers-only", help="Read sizes of photos without decoding them: faster.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Count photos, masks and classes; find missing, unreadable and mismatched files; say what to do.
+
+    Exit code 0 when there is nothing to fix, 2 otherwise.
+    """
+    dataset = open_dataset(root, kind)
+    inspections = inspect_all(dataset, decode=not headers_only)
+    outcome = report(dataset, follow(inspections, len(dataset.names), "checked"))
+    if as_json:
+        typer.echo(json.dumps(_report_as_json(outcome), indent=2))
+    else:
+        _show_report(outcome, root)
+    if not outcome.clean:
+        raise typer.Exit(FAULTS_FOUND)
+
+
+@app.command(epilog="Example: emat data lists --dataset pascal --lists splits/ --write lists/")
+def lists(
+    folder: Annotated[
+        Path | None, typer.Option("--lists", metavar="DIR", help="Where the lists are: .txt, .pkl or .list.")
+    ] = None,
+    dataset: Annotated[
+        str | None,
+        typer.Option(help="Only the lists of pascal or coco; with --from-masks, the kind of data set."),
+    ] = None,
+    masks: Annotated[
+        Path | None,
+        typer.Option("--from-masks", metavar="DATA", help="Make lists from this data set's masks instead."),
+    ] = None,
+    min_area: Annotated[
+        float,
+        typer.Option(min=0, max=1, help="With --from-masks: a class must cover more of the photo than this."),
+    ] = 0.0,
+    folds: Annotated[
+        str | None,
+        typer.Option(
+            help="With --from-masks: a number of folds, or a file with a fold's class names on each line."
+        ),
+    ] = None,
+    write: Annotated[
+        Path | None, typer.Option(metavar="OUT", help="Write the lists there in emat's plain format.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show fold lists with counts per fold and class and SHA-256, and whether they are the published ones."""
+    if (folder is None) == (masks is None):
+        raise EmatError("give either --lists DIR to read fold lists or --from-masks DATA to make them")
+    if folder is not None:
+        found = fold_lists_in(folder, dataset)
+        names = {}
+    else:
+        assert masks is not None
+        opened = open_dataset(masks, dataset)
+        names = {opened.name: opened.classes}
+        found = lists_from_masks(
+            opened, folds, min_area, lambda n: follow(n, len(opened.names), "masks read")
+        )
+    for fold_list in found if write is not None else ():
+        assert write is not None
+        write_fold_list(fold_list, write / place_of(fold_list))
+    if as_json:
+        typer.echo(json.dumps([_list_as_json(fold_list) for fold_list in found], indent=2))
+        return
+    _show_lists(found, {**CLASS_NAMES, **names})
+    if write is not None:
+        Console().print(f"{len(found)} lists written to {write}", highlight=False)
+
+
+def _show_report(outcome: Report, root: Path) -> None:
+    console = Console(highlight=False)
+    present = sum(1 for count in outcome.photos_of_class.values() if count)
+    console.print(
+        f"{escape(str(root))}: kind {outcome.kind}, {outcome.photos:,} photos, {outcome.masks:,} masks, "
+        f"{present} of {len(outcome.photos_of_class)} classes present"
+    )
+    if outcome.photos_of_class:
+        console.print(_counts_in_lines(outcome.photos_of_class), style="dim")
+    if outcome.findings:
+        table = Table(box=box.SIMPLE_HEAD)
+        for title in ("finding", "files", "for example", "what to do"):
+            table.add_column(title, justify="right" if title == "files" else "left", overflow="fold")
+        for finding in outcome.findings:
+            style = "red" if finding.fault else "yellow"
+            examples = "\n".join(escape(example) for example in finding.examples)
+            table.add_row(f"[{style}]{finding.kind}[/]", f"{finding.count:,}", examples, finding.advice)
+        console.print(table)
+    console.print("[green]Nothing to fix.[/]" if outcome.clean else "[red]There are faults to fix.[/]")
+
+
+def _counts_in_lines(counts: dict[str, int]) -> str:
+    return ", ".join(f"{escape(name)} {count:,}" for name, count in counts.items())
+
+
+def _report_as_json(outcome: Report) -> dict[str, object]:
+    findings = [
+        {**asdict(finding), "fault": finding.fault, "advice": finding.advice} for finding in outcome.findings
+    ]
+    return {**asdict(outcome), "clean": outcome.clean, "findings": findings}
+
+
+def _show_lists(found: list[FoldList], class_names: dict[str, tuple[str, ...]]) -> None:
+    console = Console(highlight=False)
+    table = Table(box=box.SIMPLE_HEAD)
+    for title in ("data set", "split", "fold", "entries", "photos", "SHA-256", "published?"):
+        table.add_column(title, justify="right" if title in ("fold", "entries", "photos") else "left")
+    for fold_list in found:
+        table.add_row(
+            escape(fold_list.dataset),
+            fold_list.split,
+            str(fold_list.fold),
+            f"{len(fold_list.entries):,}",
+            f"{fold_list.images:,}",
+            fold_list.sha256[:12],
+            _verdict(fold_list),
+        )
+    console.print(table)
+    for dataset in dict.fromkeys(fold_list.dataset for fold_list in found):
+        of_dataset = [fold_list for fold_list in found if fold_list.dataset == dataset]
+        console.print(_class_table(of_dataset, class_names.get(dataset, ())))
+
+
+def _verdict(fold_list: FoldList) -> str:
+    published = published_list(fold_list)
+    if published is None:
+        return "[dim]not on record[/]"
+    return "[green]yes[/]" if equals_published(fold_list) else f"[red]no, that has {published.entries:,}[/]"
+
+
+def _class_table(found: list[FoldList], names: tuple[str, ...]) -> Table:
+    """Entries of each class in each split; where several folds hold a class, their counts side by side."""
+    splits = list(dict.fromkeys(fold_list.split for fold_list in found))
+    table = Table("class", "name", box=box.SIMPLE_HEAD, title=f"entries per class, {found[0].dataset}")
+    for split in splits:
+        table.add_column(split, justify="right")
+    for number in sorted({number for fold_list in found for number in fold_list.class_ids}):
+        counts = [
+            " / ".join(f"{f.counts[number]:,}" for f in found if f.split == split and number in f.class_ids)
+            for split in splits
+        ]
+        table.add_row(str(number), escape(names[number - 1]) if number <= len(names) else "", *counts)
+    return table
+
+
+def _list_as_json(fold_list: FoldList) -> dict[str, object]:
+    return {
+        "dataset": fold_list.dataset,
+        "split": fold_list.split,
+        "fold": fold_list.fold,
+        "entries": len(fold_list.entries),
+        "images": fold_list.images,
+        "sha256": fold_list.sha256,
+        "published": equals_published(fold_list),
+        "counts": fold_list.counts,
+    }

@@ -1,0 +1,104 @@
+"""Any folder (or zip) of photos and mask images, in the two ways people lay them out.
+
+`images/` and `masks/` with a `classes.txt` that names the values; or a folder for each class, whose masks
+show one object each: `images/<class>/x.jpg` with `masks/<class>/x.png`, or `<class>/x.jpg` beside
+`<class>/x.png` as in FSS-1000.
+"""
+
+from pathlib import Path
+
+import numpy as np
+
+from emat.datasets.file_tree import FileTree
+from emat.datasets.tree_dataset import TreeDataset
+from emat.errors import EmatError
+from emat.formats.class_names import class_names_in, label_type, number_classes
+from emat.formats.drawing import LabelMap
+from emat.images import MASK_SUFFIXES, PHOTO_SUFFIXES, VOID, Pixels, read_mask, read_object_mask
+
+CLASS_FILES = ("classes.txt", "labels.txt")
+
+
+class FolderDataset(TreeDataset):
+    """`images/`, `masks/` and `classes.txt`; a name is the path below `masks/` without suffix."""
+
+    kind = "folder"
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._tree = FileTree(root)
+        self._masks = self._tree.files("masks", MASK_SUFFIXES, nested=True)
+        self._photos = self._tree.files("images", PHOTO_SUFFIXES, nested=True)
+        if not self._masks:
+            raise EmatError(f"{root} has no masks; put indexed or greyscale PNG files into {root / 'masks'}")
+        file = next((file for file in CLASS_FILES if file in self._tree.folders.get("", ())), None)
+        if file is None:
+            raise EmatError(
+                f"{root} has no classes.txt; write one class name a line, the first for mask value 1"
+            )
+        self.classes = class_names_in(self._tree.text(file), self._tree.describe(file))
+        self.names = tuple(self._masks)
+
+    def mask(self, name: str) -> Pixels:
+        """Class indices, (H, W) uint8; with a single class, white on black is that class and not void."""
+        if name not in self._masks:
+            raise self.unknown(name)
+        path = self._masks[name]
+        mask = read_mask(self._tree.source(path), name=self._tree.describe(path))
+        if len(self.classes) == 1 and not (mask == 1).any():
+            return np.where(mask == VOID, np.uint8(1), mask)
+        return mask
+
+
+class ClassFoldersDataset(TreeDataset):
+    """A folder for each class; a name is `<class>/x`, classes are numbered in alphabetical order."""
+
+    kind = "class-folders"
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._tree = FileTree(root)
+        self._masks, self._photos = _photos_and_masks(self._tree)
+        if not self._masks:
+            raise EmatError(
+                f"{root} has no masks; they lie in masks/<class>/x.png or beside photos in <class>/x.png"
+            )
+        self.names = tuple(self._masks)
+        self.classes = number_classes(sorted({_class_of(name) for name in (*self._masks, *self._photos)}))
+        self._index = {name: number for number, name in enumerate(self.classes, start=1)}
+
+    def mask(self, name: str) -> LabelMap:
+        """The index of the photo's class where its object is, (H, W)."""
+        if name not in self._masks:
+            raise self.unknown(name)
+        path = self._masks[name]
+        drawn = read_object_mask(self._tree.source(path), name=self._tree.describe(path))
+        label_map: LabelMap = np.zeros(drawn.shape, label_type(self.classes))
+        label_map[drawn] = self._index[_class_of(name)]
+        return label_map
+
+
+def has_pairs_in_class_folders(tree: FileTree) -> bool:
+    """Whether photos lie beside masks of the same name in folders below the root."""
+    return any(_pairs(names) for folder, names in tree.folders.items() if folder)
+
+
+def _photos_and_masks(tree: FileTree) -> tuple[dict[str, str], dict[str, str]]:
+    if any(folder.startswith("masks/") for folder in tree.folders):
+        masks = tree.files("masks", MASK_SUFFIXES, nested=True)
+        photos = tree.files("images", PHOTO_SUFFIXES, nested=True)
+    else:
+        masks = tree.files("", (".png",), nested=True)
+        photos = tree.files("", (".jpg", ".jpeg"), nested=True)
+    return ({n: p for n, p in masks.items() if "/" in n}, {n: p for n, p in photos.items() if "/" in n})
+
+
+def _class_of(name: str) -> str:
+    return name.rpartition("/")[0]
+
+
+def _pairs(names: tuple[str, ...]) -> bool:
+    stems = {name[:-4] for name in names if name.lower().endswith(".png")}
+    return any(
+        name.lower().endswith((".jpg", ".jpeg")) and name.rpartition(".")[0] in stems for name in names
+    )

@@ -1,0 +1,44 @@
+"""A data set whose photos and masks are files of one folder or zip."""
+
+from collections.abc import Iterator, Mapping
+
+from emat.datasets.dataset import Dataset, Missing
+from emat.datasets.file_tree import FileTree
+from emat.errors import EmatError
+from emat.images import Pixels, photo_size, read_photo
+
+
+class TreeDataset(Dataset):
+    """Finds photos by name in a `FileTree`; how masks are read is for the layouts to say."""
+
+    _tree: FileTree
+    _photos: Mapping[str, str]  # name -> path in the tree
+
+    @property
+    def has_photos(self) -> bool:
+        """Whether there are photos at all."""
+        return bool(self._photos)
+
+    def image(self, name: str) -> Pixels:
+        """The photo, (H, W, 3) uint8."""
+        path = self._photo(name)
+        return read_photo(self._tree.source(path), name=self._tree.describe(path))
+
+    def image_size(self, name: str) -> tuple[int, int]:
+        """(H, W) of the photo, from its header."""
+        path = self._photo(name)
+        return photo_size(self._tree.source(path), name=self._tree.describe(path))
+
+    def missing(self) -> Iterator[Missing]:
+        """Masks without photo and photos without mask."""
+        if self.has_photos:
+            yield from (Missing("photo", name) for name in self.names if name not in self._photos)
+            masked = set(self.names)
+            yield from (Missing("mask", name) for name in self._photos if name not in masked)
+
+    def _photo(self, name: str) -> str:
+        if not self._photos:
+            raise EmatError(f"{self.root} holds masks alone; give a folder that holds the photos as well")
+        if name not in self._photos:
+            raise EmatError(f"{self.root} has no photo named {name}; check the list, or add the photo")
+        return self._photos[name]

@@ -1,0 +1,1 @@
+"""Annotation files, read (and later written) without knowing what data set they belong to."""

@@ -1,0 +1,86 @@
+"""Class names and the indices that stand for them in a label map: `names[i]` is index i + 1, 0 is background.
+
+255 always means void. A data set with more than 254 classes therefore has a reserved name at that place,
+which no photo ever shows, and its label maps are uint16.
+"""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from emat.errors import EmatError
+from emat.images import VOID
+
+VOID_NAME = "(void)"
+BACKGROUND_NAMES = ("background", "_background_", "__background__")
+IGNORED_NAMES = ("__ignore__", "void", "void/ignore", "ignore")
+NUMBERED = re.compile(r"(\d+)[\s:,]+(\S.*)")
+
+
+def number_classes(names: Sequence[str]) -> tuple[str, ...]:
+    """`names` in order of their indices, with the reserved name where index 255 would be.
+
+    >>> number_classes(["cat", "dog"])
+    ('cat', 'dog')
+    >>> number_classes([str(i) for i in range(300)])[253:256]
+    ('253', '(void)', '254')
+    """
+    if len(names) < VOID:
+        return tuple(names)
+    if len(names) > np.iinfo(np.uint16).max - 1:
+        raise EmatError(f"{len(names)} classes are more than the 65534 that a mask can hold")
+    return (*names[: VOID - 1], VOID_NAME, *names[VOID - 1 :])
+
+
+def label_type(classes: Sequence[str]) -> type[np.uint8] | type[np.uint16]:
+    """The type of label maps that hold these classes."""
+    return np.uint8 if len(classes) < VOID else np.uint16
+
+
+def read_class_names(path: Path) -> tuple[str, ...]:
+    """The class names in a text file, as `class_names_in` reads them."""
+    try:
+        return class_names_in(path.read_text(encoding="utf-8-sig"), str(path))
+    except OSError as error:
+        raise EmatError(f"{path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise EmatError(f"{path} is not UTF-8 text; it holds one class name a line") from None
+
+
+def class_names_in(text: str, path: str) -> tuple[str, ...]:
+    """Class names, one a line in order of index, or `index name` on every line; `path` is for messages.
+
+    Lines for background and void are allowed and skipped; the first class is index 1.
+
+    >>> class_names_in("0 background\\n1 cat\\n2 dog\\n255 void", "classes.txt")
+    ('cat', 'dog')
+    """
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    matches = [NUMBERED.fullmatch(line) for line in lines]
+    numbered = [(int(match[1]), match[2]) for match in matches if match]
+    if lines and len(numbered) == len(lines):
+        return number_classes(_in_order(numbered, path))
+    names = [line for line in lines if line.lower() not in IGNORED_NAMES]
+    if names and names[0].lower() in BACKGROUND_NAMES:
+        names = names[1:]
+    return number_classes(_without_repeats(names, path))
+
+
+def _in_order(numbered: Sequence[tuple[int, str]], path: str) -> list[str]:
+    names = {index: name for index, name in numbered if index not in (0, VOID)}
+    if sorted(names) != list(range(1, len(names) + 1)):
+        raise EmatError(
+            f"{path} numbers its classes {sorted(names)}; they must be 1, 2, 3 and so on without gaps"
+        )
+    return _without_repeats([names[index] for index in sorted(names)], path)
+
+
+def _without_repeats(names: list[str], path: str) -> list[str]:
+    if not names:
+        raise EmatError(f"{path} names no class; write one class name a line, the first for index 1")
+    if len(set(names)) != len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise EmatError(f"{path} names the class {twice!r} twice; remove one of the lines")
+    return names

@@ -1,0 +1,90 @@
+"""YOLO segmentation: a text file for each photo, a line for each object with class number and outline."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from emat.errors import EmatError
+from emat.formats.class_names import VOID_NAME, number_classes, read_class_names
+from emat.formats.drawing import Drawing, DrawnObject
+
+NUMBERS_OF_A_BOX = 4
+FEWEST_NUMBERS = 6
+
+
+def read_yolo(path: Path, photo: str, size: tuple[int, int], classes: Sequence[str]) -> Drawing:
+    """What is drawn on `photo` of `size` (H, W); class number 0 is `classes[0]`. No file means no objects."""
+    height, width = size
+    named = [name for name in classes if name != VOID_NAME]
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    except (OSError, UnicodeDecodeError) as error:
+        raise EmatError(f"{path} cannot be read as text ({error}); export it again") from None
+    objects = [
+        _object(line, f"{path}, line {number}", size, named)
+        for number, line in enumerate(lines, start=1)
+        if line.strip()
+    ]
+    return Drawing(photo, height, width, tuple(objects))
+
+
+def _object(line: str, where: str, size: tuple[int, int], classes: Sequence[str]) -> DrawnObject:
+    try:
+        first, *rest = line.split()
+        number, fractions = int(first), [float(word) for word in rest]
+    except ValueError:
+        raise EmatError(f"{where}: {line[:60]!r} is not a class number and fractions") from None
+    if len(fractions) == NUMBERS_OF_A_BOX:
+        raise EmatError(f"{where} is a box, not an outline; export the labels for segmentation")
+    if len(fractions) < FEWEST_NUMBERS or len(fractions) % 2:
+        raise EmatError(f"{where} has {len(fractions)} coordinates; an outline has at least three x y pairs")
+    if not all(-1 <= fraction <= 2 for fraction in fractions):
+        raise EmatError(
+            f"{where} has coordinates beyond the photo; they are fractions from 0 to 1, not pixels"
+        )
+    if not 0 <= number < len(classes):
+        raise EmatError(f"{where} has class {number}, but there are classes 0 to {len(classes) - 1}")
+    scale = (size[1], size[0])  # x by the width, y by the height
+    outline = [fraction * scale[i % 2] for i, fraction in enumerate(fractions)]
+    return DrawnObject(classes[number], [outline])
+
+
+def read_yolo_names(path: Path) -> tuple[str, ...]:
+    """The class names of a `data.yaml` (its `names` as list or mapping) or of a `classes.txt`."""
+    if path.suffix not in (".yaml", ".yml"):
+        return read_class_names(path)
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise EmatError(f"{path} cannot be read as text ({error})") from None
+    names = _names_in_yaml([line.split(" #")[0].rstrip() for line in lines])
+    if not names:
+        raise EmatError(
+            f"{path} has no class list; it needs names: [cat, dog] or one name a line below names:"
+        )
+    return number_classes(names)
+
+
+def _names_in_yaml(lines: Sequence[str]) -> list[str]:
+    """The values below `names:`, in the three ways YOLO tools write them; no more of YAML is needed."""
+    start = next((i for i, line in enumerate(lines) if line.startswith("names:")), None)
+    if start is None:
+        return []
+    inline = lines[start].removeprefix("names:").strip()
+    if inline:
+        joined = (
+            " ".join([inline, *lines[start + 1 :]]) if "]" not in inline and "}" not in inline else inline
+        )
+        items = joined.strip("[{").split("]")[0].split("}")[0].split(",")
+    else:
+        items = []
+        for line in lines[start + 1 :]:
+            if line and not line.startswith((" ", "-", "\t")):
+                break
+            items.append(line.strip().removeprefix("-"))
+    return [_value(item) for item in items if item.strip()]
+
+
+def _value(item: str) -> str:
+    """The name in `cat`, `'cat'` or `0: cat`."""
+    number, colon, name = item.partition(":")
+    return (name if colon and number.strip().isdecimal() else item).strip().strip("'\"")
