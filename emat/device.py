@@ -36,7 +36,7 @@ def available_devices() -> list[Device]:
             devices.append(Device(f"cuda:{index}", f"{found.name}, {found.total_memory / 2**30:.0f} GB"))
     if torch.backends.mps.is_available():
         devices.append(Device("mps", "Apple GPU"))
-    return [*devices, Device("cpu", f"{torch.get_num_threads()} threads of {os.cpu_count()} cores")]
+    return [*devices, Device("cpu", f"{os.cpu_count()} cores")]
 
 
 def choose_device(name: str | torch.device | None = None) -> torch.device:
@@ -95,3 +95,8 @@ def _windows_memory() -> Memory:
     status = Status(length=ctypes.sizeof(Status))
     ctypes.windll.kernel32.GlobalMemoryStatusEx(ctypes.byref(status))  # type: ignore[attr-defined,unused-ignore]
     return Memory(status.total, status.available)
+
+
+def workspace_bytes(device: torch.device) -> int:
+    """How much intermediate memory chunked work should fill: what the cache holds on a CPU, what keeps a GPU busy."""
+    return 24 * 2**20 if device.type == "cpu" else 512 * 2**20

@@ -1,0 +1,214 @@
+"""Masked attention over the support axis, for every query token on its own.
+
+`attend` is the arithmetic of one chunk of query tokens and serves both layers. `attend_correlation` is the first layer's hot
+path: it walks the query tokens in chunks - correlate, project, attend - and keeps only the outputs, so the correlation
+(289 MB at the paper's size) never exists as a whole; its backward pass makes each chunk again.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from emat.device import workspace_bytes
+
+ATTENTION_HEADS = 8
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """Attention of q (H, n, t_d) over k, v (H, n, t): attended values (H, n, t_d) and weights (heads, n, t_d, t).
+
+    Logits are not scaled. With no key at all the attended values are zero.
+    """
+    q, k, v = (_by_head(part) for part in (q, k, v))  # (heads, n, e, t)
+    weights = (q.transpose(2, 3) @ k).softmax(dim=-1)  # (heads, n, t_d, t)
+    return (v @ weights.transpose(2, 3)).transpose(1, 2).flatten(0, 1), weights
+
+
+def _by_head(x: Tensor) -> Tensor:
+    """(H, n, t) -> (heads, n, H / heads, t), the layout batched matrix products want."""
+    return x.unflatten(0, (ATTENTION_HEADS, -1)).transpose(1, 2).contiguous()
+
+
+@dataclass(frozen=True)
+class LayerMatrices:
+    """A layer's projections as matrices, and what they do to a chunk of query tokens.
+
+    Queries (H rows) and residual (E rows) come from the same inputs, so their weights are stacked into one product.
+    """
+
+    w_cells: Tensor  # (H + E, P * C), of the cells by position
+    b_cells: Tensor  # (H + E,)
+    w_class: Tensor | None  # (H + E, C), of the class token, if there is one
+    b_class: Tensor | None
+    w_kv: Tensor  # (2 H, C), keys, then values
+    b_kv: Tensor  # (2 H,)
+
+    @property
+    def first(self) -> int:
+        """Tokens before the cells: 1 with a class token, else 0."""
+        return 0 if self.w_class is None else 1
+
+    @property
+    def hidden(self) -> int:
+        """H, the width that attention works in."""
+        return len(self.w_kv) // 2
+
+    def tensors(self) -> tuple[Tensor | None, ...]:
+        """All fields in order."""
+        return self.w_cells, self.b_cells, self.w_class, self.b_class, self.w_kv, self.b_kv
+
+    def project(self, by_cell: Tensor, by_token: Tensor, rows: int | None = None) -> Tensor:
+        """(P, C, n, n_cells), (C, n, k) -> the first `rows` projections (rows, n, t_d)."""
+        n, n_cells = by_cell.shape[2:]
+        w = self.w_cells[:rows]
+        out = by_cell.new_empty(len(w), n, self.first + n_cells)
+        image = torch.addmm(self.b_cells[:rows, None], w, by_cell.flatten(0, 1).flatten(1))
+        out[:, :, self.first :] = image.view(len(w), n, n_cells)
+        if self.w_class is not None and self.b_class is not None:
+            out[:, :, 0] = torch.addmm(self.b_class[:rows, None], self.w_class[:rows], by_token[:, :, 0])
+        return out
+
+    def keys_values(self, by_token: Tensor) -> tuple[Tensor, Tensor]:
+        """(C, n, k) -> keys (H, n, k), values (H, n, k)."""
+        k, v = torch.addmm(self.b_kv[:, None], self.w_kv, by_token.flatten(1)).chunk(2)
+        return k.view(self.hidden, *by_token.shape[1:]), v.view(self.hidden, *by_token.shape[1:])
+
+    def add_products(self, d_projected: Tensor, d_kv: Tensor, by_cell: Tensor, by_token: Tensor) -> None:
+        """Add one chunk's gradient, when this object holds gradients instead of weights."""
+        d_image = d_projected[:, :, self.first :].flatten(1)  # (H + E, n * n_cells)
+        self.w_cells.addmm_(d_image, by_cell.flatten(0, 1).flatten(1).T)
+        self.b_cells.add_(d_image.sum(dim=1))
+        if self.w_class is not None and self.b_class is not None:
+            self.w_class.addmm_(d_projected[:, :, 0], by_token[:, :, 0].T)
+            self.b_class.add_(d_projected[:, :, 0].sum(dim=1))
+        self.w_kv.addmm_(d_kv.flatten(1), by_token.flatten(1).T)
+        self.b_kv.add_(d_kv.flatten(1).sum(dim=1))
+
+    def backward(self, d_projected: Tensor, d_kv: Tensor) -> tuple[Tensor, Tensor]:
+        """Gradients of the chunk's correlations: (P * C, n, n_cells), (C, n, k)."""
+        d_image = d_projected[:, :, self.first :]
+        d_by_cell = (self.w_cells.T @ d_image.flatten(1)).view(self.w_cells.shape[1], *d_image.shape[1:])
+        d_by_token = (self.w_kv.T @ d_kv.flatten(1)).view(self.w_kv.shape[1], *d_kv.shape[1:])
+        if self.w_class is not None:
+            d_by_token[:, :, 0] += self.w_class.T @ d_projected[:, :, 0]
+        return d_by_cell, d_by_token
+
+
+def attend_correlation(
+    query: Tensor, cells: Tensor, kept: Tensor, matrices: LayerMatrices
+) -> tuple[Tensor, Tensor]:
+    """From unit tokens to the first layer's attended values (H, t_q, t_d) and residual (E, t_q, t_d).
+
+    query (C, t_q, d); cells (P, C, n_cells, d), support tokens by position inside their cell; kept (C, k, d), the support tokens
+    that attention sees. Where there is a class token it comes first, in `kept` and in t_d.
+    """
+    chunk = _chunk_length(query, cells, kept, matrices)
+    return _CorrelationAttention.apply(query, cells, kept, *matrices.tensors(), chunk)  # type: ignore[no-any-return,no-untyped-call]
+
+
+def _chunk_length(query: Tensor, cells: Tensor, kept: Tensor, matrices: LayerMatrices) -> int:
+    """Query tokens whose intermediates fill the workspace: both correlations, projections, logits and weights."""
+    positions, channels, n_cells, _ = cells.shape
+    k, t_d = kept.shape[1], matrices.first + n_cells
+    numbers = (
+        channels * (positions * n_cells + k) + 2 * len(matrices.w_cells) * t_d + 2 * ATTENTION_HEADS * t_d * k
+    )
+    return max(1, min(query.shape[1], workspace_bytes(query.device) // (numbers * query.element_size())))
+
+
+class _CorrelationAttention(torch.autograd.Function):
+    """`attend_correlation` a chunk of query tokens at a time; backward makes each chunk's correlation and weights again."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        query: Tensor,
+        cells: Tensor,
+        kept: Tensor,
+        *tensors_and_chunk: Any,
+    ) -> tuple[Tensor, Tensor]:
+        *tensors, chunk = tensors_and_chunk
+        matrices = LayerMatrices(*tensors)
+        hidden = matrices.hidden
+        t_q, t_d = query.shape[1], matrices.first + cells.shape[2]
+        attended = query.new_empty(hidden, t_q, t_d)
+        residual = query.new_empty(len(matrices.w_cells) - hidden, t_q, t_d)
+        for start in range(0, t_q, chunk):
+            part = slice(start, min(start + chunk, t_q))
+            correlation = _correlate(query[:, part], cells, kept)
+            projected = matrices.project(*correlation)  # (H + E, n, t_d)
+            residual[:, part] = projected[hidden:]
+            attended[:, part], _ = attend(projected[:hidden], *matrices.keys_values(correlation[1]))
+        ctx.save_for_backward(query, cells, kept, *tensors, attended)
+        ctx.chunk = chunk
+        return attended, residual
+
+    @staticmethod
+    def backward(ctx: Any, d_attended: Tensor, d_residual: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        query, cells, kept, *tensors, attended = ctx.saved_tensors
+        matrices = LayerMatrices(*tensors)
+        grads = LayerMatrices(*(None if t is None else torch.zeros_like(t) for t in tensors))
+        token_grads = tuple(
+            torch.zeros_like(t) if needed else None
+            for t, needed in zip((query, cells, kept), ctx.needs_input_grad[:3], strict=True)
+        )
+        hidden = len(attended)
+        for start in range(0, query.shape[1], ctx.chunk):
+            part = slice(start, min(start + ctx.chunk, query.shape[1]))
+            by_cell, by_token = _correlate(query[:, part], cells, kept)
+            q = matrices.project(by_cell, by_token, rows=hidden)
+            k, v = matrices.keys_values(by_token)
+            d_q, d_k, d_v = _attend_backward(q, k, v, attended[:, part], d_attended[:, part])
+            d_projected = torch.cat([d_q, d_residual[:, part]])
+            d_kv = torch.cat([d_k, d_v])
+            grads.add_products(d_projected, d_kv, by_cell, by_token)
+            if any(grad is not None for grad in token_grads):
+                d_by_cell, d_by_token = matrices.backward(d_projected, d_kv)
+                _correlate_backward(query[:, part], cells, kept, d_by_cell, d_by_token, part, token_grads)
+        return *token_grads, *grads.tensors(), None
+
+
+def _correlate(query: Tensor, cells: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
+    """Cosines of a chunk's query tokens (C, n, d) with the cells (P, C, n, n_cells) and with the kept tokens (C, n, k)."""
+    by_cell = query.new_empty(*cells.shape[:2], query.shape[1], cells.shape[2])
+    for position, tokens in enumerate(cells):
+        torch.bmm(query, tokens.transpose(1, 2), out=by_cell[position])
+    return by_cell, query @ kept.transpose(1, 2)
+
+
+def _correlate_backward(
+    query: Tensor,
+    cells: Tensor,
+    kept: Tensor,
+    d_by_cell: Tensor,
+    d_by_token: Tensor,
+    part: slice,
+    grads: tuple[Tensor | None, ...],
+) -> None:
+    """Add a chunk's gradient to those of query, cells and kept tokens that are asked for."""
+    d_query, d_cells, d_kept = grads
+    d_by_cell = d_by_cell.view(*cells.shape[:2], *d_by_cell.shape[1:])
+    if d_query is not None:
+        d_query[:, part] = d_by_token @ kept + (d_by_cell @ cells).sum(dim=0)
+    if d_cells is not None:
+        d_cells += d_by_cell.transpose(2, 3) @ query
+    if d_kept is not None:
+        d_kept += d_by_token.transpose(1, 2) @ query
+
+
+def _attend_backward(
+    q: Tensor, k: Tensor, v: Tensor, attended: Tensor, d_attended: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of `attend`, its weights made again; shapes as there."""
+    _, weights = attend(q, k, v)
+    q, k, v, out, d_out = (_by_head(part) for part in (q, k, v, attended, d_attended))
+    d_v = d_out @ weights  # (heads, n, e, t)
+    # The softmax's backward needs sum_t(weight * d_weight), which equals the inner product of output and its gradient.
+    inner = (out * d_out).sum(dim=2).unsqueeze(3)  # (heads, n, t_d, 1)
+    d_logits = (d_out.transpose(2, 3) @ v).sub_(inner).mul_(weights)  # (heads, n, t_d, t)
+    d_q = k @ d_logits.transpose(2, 3)
+    d_k = q @ d_logits
+    d_q, d_k, d_v = (grad.transpose(1, 2).flatten(0, 1) for grad in (d_q, d_k, d_v))
+    return d_q, d_k, d_v

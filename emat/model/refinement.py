@@ -1,0 +1,172 @@
+"""What follows attention in a layer: aggregation, residual, norm, feed-forward with residual, norm.
+
+In the letters of the code, all (width, N) with N = t_q * t_d:
+
+    a  attended (H)      r  residual (E)
+    g = W_g relu(norm_a(a))
+    x = relu(norm_g(g)) + relu(norm_r(r))
+    y = norm_x(x)
+    f = W_1 y            z = y + W_2 relu(norm_f(f))
+    out = norm_z(z)
+
+Written with autograd this keeps some fourteen tensors of full size. Here the six norms are the only barriers: between them the work goes
+chunk by chunk through the cache, forward needs no memory beyond its inputs, and backward starts again from a and r.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from emat.model.group_norm import ChunkedGroupNorm
+
+CHUNK_ELEMENTS = 64 * 4096  # 1 MB of float32: a few of these fit the second-level cache
+
+
+class Refinement(torch.autograd.Function):
+    """a (H, t_q, t_d), r (E, t_q, t_d) and the layer's parameters in the order of `_Chain` -> out (E, t_q, t_d).
+
+    Without gradients, a and r are overwritten: their buffers become the scratch space and the result.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, attended: Tensor, residual: Tensor, *parameters: Tensor) -> Tensor:
+        a, r = attended.flatten(1), residual.flatten(1)
+        reuse = not any(ctx.needs_input_grad)
+        chain = _Chain(a, r, *parameters)
+        out = chain.forward(f=a if reuse else torch.empty_like(a), out=r if reuse else torch.empty_like(r))
+        if not reuse:
+            ctx.chain, ctx.shapes = chain, (attended.shape, residual.shape)
+            ctx.save_for_backward(
+                attended, residual
+            )  # for autograd's check that nobody changes them in place
+        return out.view(residual.shape)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        if ctx.chain is None:
+            raise RuntimeError("backward through the same layer twice; build the graph again")
+        ctx.saved_tensors  # noqa: B018
+        da, dr, parameter_grads = ctx.chain.backward(grad.reshape(len(grad), -1))
+        shape_a, shape_r = ctx.shapes
+        ctx.chain = None
+        return da.view(shape_a), dr.view(shape_r), *parameter_grads
+
+
+class _Chain:
+    """The chain of the module's docstring on given inputs: its norms and matrices, and the two ways through it."""
+
+    def __init__(self, a: Tensor, r: Tensor, *parameters: Tensor) -> None:
+        self.a, self.r = a, r
+        self.w_g, self.w_1, self.w_2 = parameters[:3]
+        norms = [ChunkedGroupNorm(w, b) for w, b in zip(parameters[3::2], parameters[4::2], strict=True)]
+        self.norm_a, self.norm_r, self.norm_g, self.norm_x, self.norm_f, self.norm_z = norms
+        self.norms = norms
+
+    def _parts(self) -> Iterator[slice]:
+        columns = self.r.shape[1]
+        size = max(1, CHUNK_ELEMENTS // len(self.r))
+        for start in range(0, columns, size):
+            yield slice(start, min(start + size, columns))
+
+    def _g(self, part: slice) -> Tensor:
+        return self.w_g @ self.norm_a(self.a[:, part]).relu_()
+
+    def _x(self, part: slice) -> Tensor:
+        return self.norm_g(self._g(part)).relu_().add_(self.norm_r(self.r[:, part]).relu_())
+
+    def _f(self, x: Tensor) -> Tensor:
+        # W_1 norm_x(x), with the norm folded into the matrix.
+        return torch.addmm(self.w_1 @ self.norm_x.shift, self.w_1 * self.norm_x.scale.T, x)
+
+    def forward(self, *, f: Tensor, out: Tensor) -> Tensor:
+        """Fit every norm; the result is written to `out`, which may be r's own buffer, and f to `f`, which may be a's."""
+        for part in self._parts():
+            self.norm_a.add(self.a[:, part])
+            self.norm_r.add(self.r[:, part])
+        self.norm_a.fit(), self.norm_r.fit()
+        for part in self._parts():
+            self.norm_g.add(self._g(part))
+        self.norm_g.fit()
+        for part in self._parts():
+            x = self._x(part)
+            self.norm_x.add(x)
+            out[:, part] = x
+        self.norm_x.fit()
+        for part in self._parts():
+            chunk = self._f(out[:, part])
+            self.norm_f.add(chunk)
+            f[:, part] = chunk
+        self.norm_f.fit()
+        for part in self._parts():
+            z = torch.addmm(self.norm_x(out[:, part]), self.w_2, self.norm_f(f[:, part]).relu_())
+            self.norm_z.add(z)
+            out[:, part] = z
+        self.norm_z.fit()
+        for part in self._parts():
+            out[:, part] = self.norm_z(out[:, part])
+        return out
+
+    def backward(self, grad: Tensor) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+        """Gradients of a, r and the parameters. `wide` and `narrow` hold the gradient on its way, of one width each."""
+        wide, narrow = torch.empty_like(self.r), torch.empty_like(self.a)
+        d_g, d_1, d_2 = (torch.zeros_like(w) for w in (self.w_g, self.w_1, self.w_2))
+        norm_grads: dict[ChunkedGroupNorm, tuple[Tensor, Tensor]] = {}
+
+        for part in self._parts():
+            self.norm_z.add_gradient(grad[:, part], self._z(self._x(part))[0])
+        norm_grads[self.norm_z] = self.norm_z.fit_gradient()
+        for part in self._parts():
+            z, f, hidden = self._z(self._x(part))
+            dz = self.norm_z.gradient(grad[:, part], z)
+            d_2.addmm_(dz, hidden.T)
+            d_hidden = _through_relu(self.w_2.T @ dz, hidden)
+            self.norm_f.add_gradient(d_hidden, f)
+            wide[:, part], narrow[:, part] = dz, d_hidden
+        norm_grads[self.norm_f] = self.norm_f.fit_gradient()
+        for part in self._parts():
+            x = self._x(part)
+            y = self.norm_x(x)
+            df = self.norm_f.gradient(narrow[:, part], self.w_1 @ y)
+            d_1.addmm_(df, y.T)
+            dy = torch.addmm(wide[:, part], self.w_1.T, df)
+            self.norm_x.add_gradient(dy, x)
+            wide[:, part] = dy
+        norm_grads[self.norm_x] = self.norm_x.fit_gradient()
+        for part in self._parts():
+            g, r = self._g(part), self.r[:, part]
+            from_g, from_r = self.norm_g(g).relu_(), self.norm_r(r).relu_()
+            dx = self.norm_x.gradient(wide[:, part], from_g + from_r)
+            self.norm_g.add_gradient(_through_relu(dx, from_g), g)
+            self.norm_r.add_gradient(_through_relu(dx, from_r), r)
+            wide[:, part] = dx
+        norm_grads[self.norm_g] = self.norm_g.fit_gradient()
+        norm_grads[self.norm_r] = self.norm_r.fit_gradient()
+        for part in self._parts():
+            a, r, dx = self.a[:, part], self.r[:, part], wide[:, part]
+            from_a = self.norm_a(a).relu_()
+            g = self.w_g @ from_a
+            dg = self.norm_g.gradient(_through_relu(dx, self.norm_g(g)), g)
+            d_g.addmm_(dg, from_a.T)
+            da = _through_relu(self.w_g.T @ dg, from_a)
+            self.norm_a.add_gradient(da, a)
+            narrow[:, part] = da
+            wide[:, part] = self.norm_r.gradient(_through_relu(dx, self.norm_r(r)), r)
+        norm_grads[self.norm_a] = self.norm_a.fit_gradient()
+        for part in self._parts():
+            narrow[:, part] = self.norm_a.gradient(narrow[:, part], self.a[:, part])
+        flat = (grad for norm in self.norms for grad in norm_grads[norm])
+        return narrow, wide, (d_g, d_1, d_2, *flat)
+
+    def _z(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """z, f and relu(norm_f(f)) of a chunk."""
+        y = self.norm_x(x)
+        f = self.w_1 @ y
+        hidden = self.norm_f(f).relu_()
+        return y.addmm_(self.w_2, hidden), f, hidden
+
+
+def _through_relu(grad: Tensor, activated: Tensor) -> Tensor:
+    """The gradient where the ReLU's input (or output) is positive, else 0."""
+    return torch.ops.aten.threshold_backward(grad, activated, 0)  # type: ignore[no-any-return]

@@ -1,0 +1,157 @@
+"""The network written down plainly, as the paper describes it: the oracle that the fast one is held against.
+
+Full correlation, convolutions and pooling as such, attention one image after another over the tokens its mask keeps.
+Weights come by their public names, so a network's `public_tensors()` and a published checkpoint both fit.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+ATTENTION_HEADS = 8
+NORM_GROUPS = 4
+
+
+@dataclass(frozen=True)
+class PlainForm:
+    """What distinguishes the members of the family: grids, and average-pooling windows of the two layers."""
+
+    support_grid: int
+    pools: tuple[int, int]  # windows after the projection; 1 = none
+    class_token: bool = True
+    learned: bool = True  # strided convolutions instead of 1x1 projections
+
+
+FORMS = {
+    "emat": PlainForm(20, (1, 5)),
+    "emat-s": PlainForm(20, (1, 5), class_token=False),
+    "emat-me-ld": PlainForm(20, (1, 5)),
+    "emat-me": PlainForm(20, (2, 10), learned=False),
+    "cst": PlainForm(12, (4, 3), learned=False),
+    "cst-large": PlainForm(18, (3, 6), learned=False),
+}
+
+
+def plain_forward(
+    form: PlainForm, tensors: Mapping[str, Tensor], query: Tensor, support: Tensor, masks: Tensor
+) -> tuple[Tensor | None, Tensor]:
+    """Presence logits (B, 2) or None, mask logits (B, 2, 2h, 2w), from tokens (B, C, 1 + T, d) and masks (B, H, W)."""
+    x = _correlation(form, query, support)  # (B, C, t_q, t_s)
+    x = _layer(form, tensors, "corrtransformer.0.", x, masks, form.pools[0])
+    x = _layer(
+        form, tensors, "corrtransformer.1.", x, masks, form.pools[1]
+    )  # (B, E, t_q, 2), or 1 without class token
+    for conv, norm in (("linear.0", "linear.1"), ("linear.3", "linear.4")):
+        x = F.relu(_norm(tensors, norm, _conv(tensors, conv, x)))
+    side = round((query.shape[2] - 1) ** 0.5)
+    tokens = x.unflatten(2, (side, side)).unbind(-1)  # (B, E, h, w) each
+    presence = _presence_head(tensors, tokens[0]) if form.class_token else None
+    return presence, _mask_head(tensors, tokens[-1])
+
+
+def _correlation(form: PlainForm, query: Tensor, support: Tensor) -> Tensor:
+    batch, channels, _, width = support.shape
+    side = round((support.shape[2] - 1) ** 0.5)
+    image = support[:, :, 1:].transpose(2, 3).reshape(batch * channels, width, side, side)
+    image = F.interpolate(image, (form.support_grid,) * 2, mode="bilinear", align_corners=True)
+    tokens = image.reshape(batch, channels, width, -1).transpose(2, 3)
+    if form.class_token:
+        tokens = torch.cat([support[:, :, :1], tokens], dim=2)
+    return F.normalize(query[:, :, 1:], dim=-1) @ F.normalize(tokens, dim=-1).transpose(2, 3)
+
+
+def _conv(tensors: Mapping[str, Tensor], name: str, x: Tensor) -> Tensor:
+    return F.conv2d(x, tensors[f"{name}.weight"], tensors.get(f"{name}.bias"))
+
+
+def _norm(tensors: Mapping[str, Tensor], name: str, x: Tensor) -> Tensor:
+    return F.group_norm(x, NORM_GROUPS, tensors[f"{name}.weight"], tensors[f"{name}.bias"])
+
+
+def _pool(form: PlainForm, x: Tensor, window: int) -> Tensor:
+    """Average pooling over the support grid; the class token stays as it is."""
+    first = 1 if form.class_token else 0
+    side = round((x.shape[3] - first) ** 0.5)
+    image = x[..., first:].unflatten(3, (side, side))  # (B, E, t_q, side, side)
+    image = F.avg_pool3d(image, (1, window, window)).flatten(3)
+    return torch.cat([x[..., :first], image], dim=3)
+
+
+def _downscale(form: PlainForm, tensors: Mapping[str, Tensor], name: str, x: Tensor, window: int) -> Tensor:
+    """The learnable downscaling: a strided convolution for image tokens, a 1x1 for the class token, then pooling."""
+    first = 1 if form.class_token else 0
+    side = round((x.shape[3] - first) ** 0.5)
+    image = x[..., first:].unflatten(3, (side, side))
+    image = F.conv3d(
+        image, tensors[f"{name}.q_seg.weight"], tensors.get(f"{name}.q_seg.bias"), stride=(1, 2, 2)
+    )
+    image = F.avg_pool3d(image, (1, window, window)).flatten(3)
+    if not form.class_token:
+        return image
+    return torch.cat([_conv(tensors, f"{name}.q_cls", x[..., :1]), image], dim=3)
+
+
+def _layer(
+    form: PlainForm, tensors: Mapping[str, Tensor], name: str, x: Tensor, masks: Tensor, window: int
+) -> Tensor:
+    if form.learned:
+        q = _downscale(form, tensors, f"{name}attn.q", x, window)
+        k, v = _conv(tensors, f"{name}attn.kv", x).chunk(2, dim=1)
+        residual = _norm(
+            tensors,
+            f"{name}attn.short_cut.1",
+            _downscale(form, tensors, f"{name}attn.short_cut.0", x, window),
+        )
+    else:
+        q, k, v = _conv(tensors, f"{name}attn.qkv", x).chunk(3, dim=1)
+        q = _pool(form, q, window)
+        residual = _pool(form, _conv(tensors, f"{name}attn.short_cut.0", x), window)
+        residual = _norm(tensors, f"{name}attn.short_cut.2", residual)
+    kept = _kept_tokens(form, masks, x.shape[3])
+    attended = torch.cat([_attend(*(part[i : i + 1] for part in (q, k, v)), kept[i]) for i in range(len(x))])
+    attended = F.relu(_norm(tensors, f"{name}attn.agg.0", attended))
+    attended = F.relu(_norm(tensors, f"{name}attn.agg.3", _conv(tensors, f"{name}attn.agg.2", attended)))
+    x = _norm(tensors, f"{name}attn.out_norm", attended + F.relu(residual))
+    hidden = F.relu(_norm(tensors, f"{name}ff.ff.1", _conv(tensors, f"{name}ff.ff.0", x)))
+    return _norm(tensors, f"{name}ff.out_norm", x + _conv(tensors, f"{name}ff.ff.3", hidden))
+
+
+def _kept_tokens(form: PlainForm, masks: Tensor, support_tokens: int) -> Tensor:
+    """(B, t_s) bool: which support tokens a layer's attention may look at."""
+    first = 1 if form.class_token else 0
+    side = round((support_tokens - first) ** 0.5)
+    small = F.interpolate(masks[:, None].float(), (side, side), mode="bilinear", align_corners=True)
+    kept = small.flatten(1) > 0
+    return torch.cat([kept.new_ones(len(kept), first), kept], dim=1)
+
+
+def _attend(q: Tensor, k: Tensor, v: Tensor, kept: Tensor) -> Tensor:
+    """One image's attention over its kept support tokens; (1, hidden, t_q, t_d) out."""
+    if not kept.any():
+        return torch.zeros_like(q)
+    k, v = k[..., kept], v[..., kept]
+    q, k, v = (part.unflatten(1, (ATTENTION_HEADS, -1)) for part in (q, k, v))  # (1, heads, e, t_q, t)
+    weights = torch.einsum("bheqi,bheqp->bhqip", q, k).softmax(dim=-1)
+    return torch.einsum("bhqip,bheqp->bheqi", weights, v).flatten(1, 2)
+
+
+def _presence_head(tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
+    x = F.relu(_conv(tensors, "decoder1_cls.0", x))
+    x = F.relu(_conv(tensors, "decoder1_cls.2", x))
+    x = F.avg_pool2d(x, 3, stride=2, padding=1)
+    x = F.relu(_conv(tensors, "decoder2_cls.0", x))
+    return _conv(tensors, "decoder2_cls.2", x).mean(dim=(2, 3))
+
+
+def _mask_head(tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
+    def conv3x3(name: str, x: Tensor) -> Tensor:
+        return F.conv2d(x, tensors[f"{name}.weight"], tensors[f"{name}.bias"], padding=1)
+
+    x = F.relu(conv3x3("decoder1_seg.0", x))
+    x = F.relu(conv3x3("decoder1_seg.2", x))
+    x = F.interpolate(x, scale_factor=2, mode="bilinear", align_corners=True)
+    x = F.relu(conv3x3("decoder2_seg.0", x))
+    return conv3x3("decoder2_seg.2", x)
