@@ -165,7 +165,7 @@ def _verdict(fold_list: FoldList) -> str:
     published = published_list(fold_list)
     if published is None:
         return "[dim]not on record[/]"
-    return "[green]yes[/]" if equals_published(fold_list) else f"[red]no, that has {published.entries:,}[/]"
+    return "[green]yes[/]" if equals_published(fold_list) else f"[red]no ({published.entries:,})[/]"
 
 
 def _class_table(found: list[FoldList], names: tuple[str, ...]) -> Table:

@@ -5,12 +5,12 @@ Masks are drawn from the annotations when first asked for and kept on disk. `pho
 `val2014/COCO_val2014_000000000042.jpg`, or the plain file name where all photos lie in one folder.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from emat.datasets.dataset import Dataset, Entry, Missing
+from emat.datasets.dataset import Dataset, Missing
 from emat.datasets.mask_cache import MaskCache
 from emat.errors import EmatError
 from emat.formats.coco_json import CocoInstances, file_digest, read_coco
@@ -84,19 +84,6 @@ class CocoDataset(Dataset):
         return tuple(
             split.prefix + photo for split in self.splits for photo in sorted(split.instances.drawings)
         )
-
-    @cached_property
-    def entries(self) -> Sequence[Entry]:
-        """Classes as annotated, without drawing masks; one that others cover entirely is still listed."""
-        index = {name: number for number, name in enumerate(self.classes, start=1)}
-        return [
-            Entry(
-                split.prefix + photo,
-                tuple(sorted({index[o.class_name] for o in drawing.objects if not o.crowd})),
-            )
-            for split in self.splits
-            for photo, drawing in sorted(split.instances.drawings.items())
-        ]
 
     @property
     def has_photos(self) -> bool:
