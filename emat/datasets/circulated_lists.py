@@ -44,9 +44,7 @@ def read_fold_list(
     fold = int(match[1]) if fold is None and match else fold
     split = split or _split_of_folder(path.parent.name)
     if dataset is None or fold is None or split is None:
-        raise EmatError(
-            f"{path} does not tell its data set, fold and split; keep the layout pascal/val/fold0.txt"
-        )
+        raise EmatError(f"{path} does not tell its data set, fold and split; keep the layout pascal/val/fold0.txt")
     entries = _pickled_entries(path) if path.suffix == ".pkl" else _text_entries(text, path)
     return FoldList(dataset, fold, split, entries, _class_ids(dataset, fold, split, entries))
 
@@ -64,9 +62,7 @@ def load_fold_list(folder: Path, dataset: str, fold: int, split: str = "val") ->
                 if path.is_file():
                     return read_fold_list(path, dataset, fold, split)
     if not folder.is_dir():
-        raise EmatError(
-            f"{folder} is no folder; give the one that holds {dataset}/{splits[0]}/fold{fold}.txt or .pkl"
-        )
+        raise EmatError(f"{folder} is no folder; give the one that holds {dataset}/{splits[0]}/fold{fold}.txt or .pkl")
     raise EmatError(
         f"{folder} holds no list of {dataset} fold {fold}, split {split}; "
         f"looked for {dataset}/{splits[0]}/fold{fold} with {', '.join(SUFFIXES)}"
@@ -105,9 +101,7 @@ def _text_entries(text: str, path: Path) -> tuple[tuple[str, int], ...]:
     for number, line in enumerate(text.splitlines(), start=1):
         name, _, class_id = line.strip().rpartition("__")
         if not name or not class_id.isdecimal():
-            raise EmatError(
-                f"{path}, line {number}: {line[:80]!r} is not a name, two underscores and a class id"
-            )
+            raise EmatError(f"{path}, line {number}: {line[:80]!r} is not a name, two underscores and a class id")
         entries.append((name, int(class_id)))
     return tuple(entries)
 
@@ -115,16 +109,10 @@ def _text_entries(text: str, path: Path) -> tuple[tuple[str, int], ...]:
 def _pickled_entries(path: Path) -> tuple[tuple[str, int], ...]:
     images_of_class = read_plain_pickle(path)
     if not isinstance(images_of_class, dict):
-        raise EmatError(
-            f"{path} holds a {type(images_of_class).__name__}, not class ids with their image names"
-        )
+        raise EmatError(f"{path} holds a {type(images_of_class).__name__}, not class ids with their image names")
     entries: list[tuple[str, int]] = []
     for class_id, names in images_of_class.items():
-        if (
-            not isinstance(class_id, int)
-            or not isinstance(names, list)
-            or not all(isinstance(n, str) for n in names)
-        ):
+        if not isinstance(class_id, int) or not isinstance(names, list) or not all(isinstance(n, str) for n in names):
             raise EmatError(f"{path}: class {class_id!r} is not a number with a list of image names")
         entries.extend((name, class_id + 1) for name in names)  # the pickles count classes from 0
     return tuple(entries)

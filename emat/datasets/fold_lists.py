@@ -65,9 +65,7 @@ class FoldList:
             raise EmatError(f"{where} holds {name} with class {class_id} {times} times; keep one of them")
         for name in {name for name, _ in self.entries}:
             if not _is_safe_name(name):
-                raise EmatError(
-                    f"{where} holds the name {name!r}; a name is a relative path without '..' or tabs"
-                )
+                raise EmatError(f"{where} holds the name {name!r}; a name is a relative path without '..' or tabs")
 
     @cached_property
     def images_of_class(self) -> Mapping[int, tuple[str, ...]]:
@@ -107,9 +105,7 @@ def fold_classes(dataset: str, fold: int) -> tuple[int, ...]:
         return even_folds(PASCAL_CLASSES, FOLDS)[fold]
     if dataset == "coco":
         return tuple(range(fold + 1, COCO_CLASSES + 1, FOLDS))
-    raise EmatError(
-        f"published folds are known for pascal and coco, not for {dataset}; make lists from its masks"
-    )
+    raise EmatError(f"published folds are known for pascal and coco, not for {dataset}; make lists from its masks")
 
 
 def even_folds(classes: int, folds: int = FOLDS) -> tuple[tuple[int, ...], ...]:
@@ -181,9 +177,7 @@ def parse_fold_list(text: str, path: Path) -> FoldList:
         fold_list = FoldList(header["dataset"], int(header["fold"]), header["split"], entries, class_ids)
         stated = header["sha256"]
     except (KeyError, ValueError):
-        raise EmatError(
-            f"{path} is no complete fold list: its header or a line is damaged; write it again"
-        ) from None
+        raise EmatError(f"{path} is no complete fold list: its header or a line is damaged; write it again") from None
     if list(fold_list.counts.values()) != counts or fold_list.sha256 != stated:
         raise EmatError(
             f"{path} was changed after it was written: its {len(entries)} entries hash to "

@@ -37,9 +37,7 @@ def read_plain_pickle(path: Path) -> object:
     except OSError as error:
         raise EmatError(f"{path} cannot be read: {error.strerror}") from None
     except Exception as error:  # a damaged pickle can raise nearly anything
-        raise EmatError(
-            f"{path} is no readable pickle ({type(error).__name__}); fetch the list again"
-        ) from None
+        raise EmatError(f"{path} is no readable pickle ({type(error).__name__}); fetch the list again") from None
     return value
 
 

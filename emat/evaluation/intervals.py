@@ -46,21 +46,13 @@ def bootstrap(
     return ScoreIntervals(*(Interval(float(a), float(b)) for a, b in zip(low, high, strict=True)))
 
 
-def _resampled_scores(
-    outcomes: Sequence[Counts], resamples: int, random: np.random.Generator
-) -> NDArray[np.float64]:
+def _resampled_scores(outcomes: Sequence[Counts], resamples: int, random: np.random.Generator) -> NDArray[np.float64]:
     table = np.array(  # (T, 2 + 4 + 2 C)
-        [
-            np.concatenate([[o.right, o.judged], o.binary.ravel(), o.intersections, o.unions])
-            for o in outcomes
-        ],
+        [np.concatenate([[o.right, o.judged], o.binary.ravel(), o.intersections, o.unions]) for o in outcomes],
         dtype=np.float64,
     )
     sums = np.concatenate(
-        [
-            _weights(len(outcomes), min(CHUNK, resamples - start), random) @ table
-            for start in range(0, resamples, CHUNK)
-        ]
+        [_weights(len(outcomes), min(CHUNK, resamples - start), random) @ table for start in range(0, resamples, CHUNK)]
     )  # (resamples, 2 + 4 + 2 C)
     right, judged, binary = sums[:, 0], sums[:, 1], sums[:, 2:6].reshape(-1, 2, 2)
     intersections, unions = np.split(sums[:, 6:], 2, axis=1)
@@ -73,6 +65,4 @@ def _resampled_scores(
 def _weights(tasks: int, resamples: int, random: np.random.Generator) -> NDArray[np.float64]:
     """How often each task was drawn in each resample: (resamples, tasks)."""
     drawn = random.integers(tasks, size=(resamples, tasks)) + np.arange(resamples)[:, None] * tasks
-    return (
-        np.bincount(drawn.ravel(), minlength=resamples * tasks).reshape(resamples, tasks).astype(np.float64)
-    )
+    return np.bincount(drawn.ravel(), minlength=resamples * tasks).reshape(resamples, tasks).astype(np.float64)

@@ -26,9 +26,7 @@ class Counts:
     right: int
     intersections: NDArray[np.int64]  # (C,) pixels of each class, over the tasks in which it is a way
     unions: NDArray[np.int64]  # (C,)
-    binary: NDArray[
-        np.int64
-    ]  # (2, 2): rows background and foreground (any way), columns intersection and union
+    binary: NDArray[np.int64]  # (2, 2): rows background and foreground (any way), columns intersection and union
 
     def __add__(self, other: "Counts") -> "Counts":
         if self.class_ids != other.class_ids:
@@ -92,9 +90,7 @@ def count_task(
     (1, [1, 0], [2, 0])
     """
     if label_map.shape != mask.shape:
-        raise EmatError(
-            f"the label map is {label_map.shape} but the query's mask is {mask.shape}; resize it first"
-        )
+        raise EmatError(f"the label map is {label_map.shape} but the query's mask is {mask.shape}; resize it first")
     confusion = _confusion(ways, label_map, mask)  # (1 + N, 1 + N): rows truth, columns prediction
     intersections = np.diag(confusion)
     unions = confusion.sum(0) + confusion.sum(1) - intersections
@@ -138,9 +134,7 @@ def compute(counts: Counts) -> Scores:
     )
 
 
-def _confusion(
-    ways: Sequence[int], label_map: NDArray[np.integer], mask: NDArray[np.integer]
-) -> NDArray[np.int64]:
+def _confusion(ways: Sequence[int], label_map: NDArray[np.integer], mask: NDArray[np.integer]) -> NDArray[np.int64]:
     labels = len(ways) + 1
     if label_map.size and not 0 <= int(label_map.min()) <= int(label_map.max()) < labels:
         raise EmatError(

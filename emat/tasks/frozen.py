@@ -73,14 +73,10 @@ def read_frozen_tasks(path: Path) -> FrozenTasks:
         raise EmatError(f"{path} cannot be read as text: {error}") from None
     header = _parse(lines[0] if lines else "", path, 1)
     if header.get("format") != FORMAT:
-        raise EmatError(
-            f"{path} is no file of tasks: its first line does not say {FORMAT!r}; see emat tasks freeze"
-        )
+        raise EmatError(f"{path} is no file of tasks: its first line does not say {FORMAT!r}; see emat tasks freeze")
     try:
         protocol = _protocol(header["protocol"])
-        tasks = tuple(
-            _task(_parse(line, path, number), protocol.setting) for number, line in enumerate(lines[1:], 2)
-        )
+        tasks = tuple(_task(_parse(line, path, number), protocol.setting) for number, line in enumerate(lines[1:], 2))
         frozen = FrozenTasks(
             str(header["dataset"]),
             int(header["fold"]),

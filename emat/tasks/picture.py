@@ -80,9 +80,7 @@ def _draw_query(canvas: Image.Image, where: tuple[int, int], task: Task, dataset
 
 def _title(task: Task) -> str:
     shots = max(map(len, task.shots))
-    setting = (
-        task.setting.value.replace("-", " ") + " setting" + (", support extended" if task.augmented else "")
-    )
+    setting = task.setting.value.replace("-", " ") + " setting" + (", support extended" if task.augmented else "")
     return f"Task {task.index}  ·  {len(task.ways)}-way {shots}-shot  ·  {setting}"
 
 

@@ -66,7 +66,7 @@ class TaskSampler:
 
     def __init__(self, fold_list: FoldList, protocol: Protocol, areas: ClassAreas | None = None) -> None:
         if protocol.setting is not Setting.ORIGINAL and areas is None:
-            raise EmatError(f"the {protocol.setting.value} setting looks into masks; say where they are")
+            raise EmatError(f"the {protocol.setting.value} setting looks into masks; give them by --masks")
         self.fold_list = fold_list
         self.protocol = protocol
         self._areas = areas
@@ -128,9 +128,7 @@ class TaskSampler:
 
 
 def _shuffled(fold_list: FoldList, class_ids: Collection[int]) -> tuple[tuple[str, int], ...]:
-    order = dict.fromkeys(
-        class_id for _, class_id in fold_list.entries if class_id in class_ids
-    )  # as first seen
+    order = dict.fromkeys(class_id for _, class_id in fold_list.entries if class_id in class_ids)  # as first seen
     entries = [(name, class_id) for class_id in order for name in fold_list.images_of_class[class_id]]
     np.random.RandomState(0).shuffle(entries)
     return tuple(entries)
@@ -141,9 +139,7 @@ def _check_enough_images(fold_list: FoldList, protocol: Protocol, class_ids: Col
     if not fold_list.entries:
         raise EmatError(f"the list of {where} is empty; check the file, or the masks it was made from")
     if protocol.way > len(class_ids):
-        raise EmatError(
-            f"{where} has {len(class_ids)} classes, too few for {protocol.way} ways; ask for fewer"
-        )
+        raise EmatError(f"{where} has {len(class_ids)} classes, too few for {protocol.way} ways; ask for fewer")
     need = protocol.shot + 1  # one image is the query
     for class_id in class_ids:
         have = len(fold_list.images_of_class[class_id])

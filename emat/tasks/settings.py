@@ -40,9 +40,7 @@ def augment(
             for class_id, fraction in areas[name].items():
                 if class_id == way or fraction <= theta:
                     continue
-                becomes_way = setting is Setting.FULLY_AUGMENTED and (
-                    admitted is None or class_id in admitted
-                )
+                becomes_way = setting is Setting.FULLY_AUGMENTED and (admitted is None or class_id in admitted)
                 if class_id in shots or becomes_way:
                     shots.setdefault(class_id, []).append(name)
                     augmented = True

@@ -23,9 +23,7 @@ def parse_size(size: str) -> tuple[float, float]:
     match = re.fullmatch(r"(\d+)-(\d+)", size)
     low, high = (int(match[1]), int(match[2])) if match else (0, 0)
     if not low < high <= 100:
-        raise EmatError(
-            f"{size!r} is no size range; write percent of the image, such as {PUBLISHED_SIZES[0]}"
-        )
+        raise EmatError(f"{size!r} is no size range; write percent of the image, such as {PUBLISHED_SIZES[0]}")
     return low / 100, high / 100
 
 

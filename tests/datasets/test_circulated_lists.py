@@ -75,9 +75,7 @@ def test_the_list_asked_for_is_found_with_or_without_the_data_set_folder(tmp_pat
     text_list(tmp_path, "a__06\n", "pascal/trn/fold1.txt")
     assert load_fold_list(tmp_path, "pascal", 1) == load_fold_list(tmp_path / "pascal", "pascal", 1)
     assert load_fold_list(tmp_path, "pascal", 1, "train").entries == (("a", 6),)
-    with pytest.raises(
-        EmatError, match=r"no list of pascal fold 0, split 0-5; looked for pascal/custom/0-5/fold0"
-    ):
+    with pytest.raises(EmatError, match=r"no list of pascal fold 0, split 0-5; looked for pascal/custom/0-5/fold0"):
         load_fold_list(tmp_path, "pascal", 0, "0-5")
     with pytest.raises(EmatError, match="is no folder"):
         load_fold_list(tmp_path / "absent", "pascal", 0)

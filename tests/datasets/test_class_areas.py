@@ -32,11 +32,7 @@ def test_void_belongs_to_the_whole_but_is_no_class() -> None:
     assert list(class_fractions(MASK)) == [1, 2]
 
 
-@given(
-    arrays(
-        np.uint8, array_shapes(min_dims=2, max_dims=2, max_side=9), elements=st.sampled_from([0, 1, 9, 255])
-    )
-)
+@given(arrays(np.uint8, array_shapes(min_dims=2, max_dims=2, max_side=9), elements=st.sampled_from([0, 1, 9, 255])))
 def test_fractions_agree_with_counting_each_class(mask: NDArray[np.uint8]) -> None:
     assert class_fractions(mask) == {c: (mask == c).mean() for c in (1, 9) if (mask == c).any()}
 

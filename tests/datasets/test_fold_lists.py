@@ -63,9 +63,7 @@ def test_our_own_format_gives_back_what_was_written(
     assert [file.name for file in path.parent.iterdir()] == ["fold2.list"]
 
 
-@pytest.mark.parametrize(
-    ("old", "new"), [("a\t4", "a\t5"), ("c\t3\n", ""), ("# counts: 3 1 0", "# counts: 3 1 1")]
-)
+@pytest.mark.parametrize(("old", "new"), [("a\t4", "a\t5"), ("c\t3\n", ""), ("# counts: 3 1 0", "# counts: 3 1 1")])
 def test_a_list_that_was_edited_is_refused(tmp_path: Path, old: str, new: str) -> None:
     path = tmp_path / "fold1.list"
     write_fold_list(PETS, path)

@@ -20,9 +20,7 @@ AREAS = ClassAreas(lambda name: np.array([[3, 4, 5]]))
 
 @pytest.fixture(params=[False, True], ids=["fold classes", "all classes"])
 def frozen(request: pytest.FixtureRequest) -> FrozenTasks:
-    protocol = published_protocol(
-        FOLD, 2, 3, Setting.FULLY_AUGMENTED, theta=0.1, tasks=9, all_classes=request.param
-    )
+    protocol = published_protocol(FOLD, 2, 3, Setting.FULLY_AUGMENTED, theta=0.1, tasks=9, all_classes=request.param)
     return freeze(TaskSampler(FOLD, protocol, AREAS))
 
 
@@ -34,9 +32,7 @@ def test_what_is_written_is_read(frozen: FrozenTasks, tmp_path: Path) -> None:
     assert any(task.augmented for task in frozen.tasks)
 
 
-def test_the_header_says_all_that_is_needed_to_draw_the_tasks_again(
-    frozen: FrozenTasks, tmp_path: Path
-) -> None:
+def test_the_header_says_all_that_is_needed_to_draw_the_tasks_again(frozen: FrozenTasks, tmp_path: Path) -> None:
     write_frozen_tasks(frozen, tmp_path / "tasks.jsonl")
     read = read_frozen_tasks(tmp_path / "tasks.jsonl")
     assert read.list_sha256 == FOLD.sha256
@@ -63,9 +59,7 @@ def lines_of(frozen: FrozenTasks, path: Path) -> list[str]:
         (lambda lines: [], "line 1 is no JSON object"),
     ],
 )
-def test_a_file_that_was_touched_is_refused(
-    frozen: FrozenTasks, tmp_path: Path, changed: object, message: str
-) -> None:
+def test_a_file_that_was_touched_is_refused(frozen: FrozenTasks, tmp_path: Path, changed: object, message: str) -> None:
     path = tmp_path / "tasks.jsonl"
     assert callable(changed)
     path.write_text("".join(changed(lines_of(frozen, path))))

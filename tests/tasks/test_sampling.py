@@ -45,9 +45,7 @@ def fold_of(*counts: int) -> FoldList:
     return FoldList("pets", 0, "val", tuple(own), tuple(range(1, len(counts) + 1)))
 
 
-@given(
-    way=st.integers(1, 3), shot=st.integers(1, 4), has_class=st.booleans(), queries=st.sampled_from(Queries)
-)
+@given(way=st.integers(1, 3), shot=st.integers(1, 4), has_class=st.booleans(), queries=st.sampled_from(Queries))
 def test_every_task_is_well_formed(way: int, shot: int, has_class: bool, queries: Queries) -> None:
     fold = fold_of(5, 6, 9)
     protocol = Protocol(way, shot, query_has_class=has_class, queries=queries, tasks=30)
@@ -80,9 +78,7 @@ def test_a_query_lacks_its_way_about_half_the_time() -> None:
 
 
 def test_too_few_images_are_refused_up_front_with_class_need_and_have() -> None:
-    with pytest.raises(
-        EmatError, match=r"class 2 of pets fold 0 \(val\) has 3 images, but 3-shot tasks need 4"
-    ):
+    with pytest.raises(EmatError, match=r"class 2 of pets fold 0 \(val\) has 3 images, but 3-shot tasks need 4"):
         TaskSampler(fold_of(9, 3), Protocol(shot=3))
     assert len(list(TaskSampler(fold_of(9, 4), Protocol(shot=3, tasks=50)))) == 50
 
@@ -98,9 +94,7 @@ def test_an_empty_list_is_refused() -> None:
 
 
 def test_a_size_split_leaves_out_classes_without_a_second_image() -> None:
-    sampler = TaskSampler(
-        fold_of(5, 1, 0, 2), Protocol(queries=Queries.SHUFFLED, query_has_class=True, tasks=40)
-    )
+    sampler = TaskSampler(fold_of(5, 1, 0, 2), Protocol(queries=Queries.SHUFFLED, query_has_class=True, tasks=40))
     assert sampler.class_ids == (1, 4)
     assert {task.query_class for task in sampler} == {1, 4}
 

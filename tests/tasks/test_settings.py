@@ -75,9 +75,7 @@ def test_pascal_has_the_published_number_of_augmented_tasks(
         assert sum(task.augmented for task in TaskSampler(fold, protocol, areas)) == expected
 
 
-AREAS = ClassAreas(
-    lambda name: np.array([list(map(int, name))])
-)  # the name "1120" is the mask [[1, 1, 2, 0]]
+AREAS = ClassAreas(lambda name: np.array([list(map(int, name))]))  # the name "1120" is the mask [[1, 1, 2, 0]]
 
 
 def augmented(

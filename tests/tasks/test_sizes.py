@@ -33,9 +33,7 @@ def test_splits_from_the_masks_equal_the_circulated_lists(size: str, shared: Pat
     assert made == load_split(splits, "pascal", size)
 
 
-def test_the_histogram_counts_every_entry_and_its_bins_are_the_splits(
-    shared: Path, areas: ClassAreas
-) -> None:
+def test_the_histogram_counts_every_entry_and_its_bins_are_the_splits(shared: Path, areas: ClassAreas) -> None:
     splits = shared / "data" / "splits"
     histograms = [size_histogram(fold, areas) for fold in load_split(splits, "pascal", "val")]
     assert [int(histogram.sum()) for histogram in histograms] == [346, 451, 725, 346]
@@ -46,9 +44,7 @@ def test_the_histogram_counts_every_entry_and_its_bins_are_the_splits(
     assert histograms[2][:3].tolist() == [129, 119, 112]
 
 
-TEN = ClassAreas(
-    lambda name: np.repeat([1, 0], [int(name), 10 - int(name)])[None]
-)  # "3": class 1 covers 3 of 10
+TEN = ClassAreas(lambda name: np.repeat([1, 0], [int(name), 10 - int(name)])[None])  # "3": class 1 covers 3 of 10
 FOLD = FoldList("pets", 0, "val", tuple((str(n), 1) for n in (0, 1, 3, 5, 10)), (1,))
 
 
@@ -72,8 +68,6 @@ def test_theta_is_the_lower_quartile_of_object_sizes() -> None:
     assert quartile_theta([FOLD], TEN) == 0.1
 
 
-def test_the_published_theta_is_about_the_quartile_of_the_training_masks(
-    shared: Path, areas: ClassAreas
-) -> None:
+def test_the_published_theta_is_about_the_quartile_of_the_training_masks(shared: Path, areas: ClassAreas) -> None:
     train = load_split(shared / "data" / "splits", "pascal", "train")
     assert quartile_theta(train[:1], areas) == pytest.approx(THETA_PASCAL, abs=0.02)

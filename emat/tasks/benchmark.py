@@ -1,0 +1,135 @@
+"""A data set cut into folds, ready to draw tasks from: lists from files or from the masks themselves."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from emat.datasets.circulated_lists import load_fold_list
+from emat.datasets.class_areas import ClassAreas
+from emat.datasets.dataset import Dataset
+from emat.datasets.fold_lists import FOLDS, FoldList, fold_classes, fold_list_from_areas
+from emat.datasets.folds import read_folds, split_evenly
+from emat.datasets.opening import LAYOUTS, open_dataset
+from emat.errors import EmatError
+from emat.tasks.published import published_protocol, size_split_tasks
+from emat.tasks.sampling import TaskSampler
+from emat.tasks.settings import THETA
+from emat.tasks.sizes import parse_size, quartile_theta, size_split
+from emat.tasks.task import Setting
+
+Watch: TypeAlias = Callable[[Sequence[str]], Iterable[str]]  # may show progress while it gives what it was given
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """The lists of a data set's folds, and the data set with its class areas where its masks are at hand."""
+
+    fold_lists: tuple[FoldList, ...]
+    dataset: Dataset | None = None
+    areas: ClassAreas | None = None
+
+    def fold_list(self, fold: int) -> FoldList:
+        """The list of one fold."""
+        for fold_list in self.fold_lists:
+            if fold_list.fold == fold:
+                return fold_list
+        raise EmatError(f"there is no fold {fold}; there are {', '.join(str(x.fold) for x in self.fold_lists)}")
+
+    def sampler(
+        self,
+        fold: int,
+        way: int,
+        shot: int,
+        setting: Setting = Setting.ORIGINAL,
+        *,
+        query_has_class: bool = False,
+        all_classes: bool = False,
+        theta: float | None = None,
+        tasks: int | None = None,
+    ) -> TaskSampler:
+        """The tasks of one fold by the published protocol.
+
+        `theta` is the published one, or for other data sets the lower quartile of the listed objects' sizes,
+        which is how the published ones were chosen.
+        """
+        fold_list = self.fold_list(fold)
+        if fold_list.split not in ("train", "val") and tasks is None:
+            tasks = size_split_tasks(self.fold_lists)
+        if theta is None and self.areas is not None and fold_list.dataset not in THETA:
+            theta = quartile_theta(self.fold_lists, self.areas)
+        protocol = published_protocol(
+            fold_list,
+            way,
+            shot,
+            setting,
+            query_has_class=query_has_class,
+            all_classes=all_classes,
+            theta=theta,
+            tasks=tasks,
+        )
+        return TaskSampler(fold_list, protocol, self.areas)
+
+
+def open_benchmark(
+    dataset: str | None,
+    lists: Path | None,
+    data: Path | None,
+    *,
+    size: str | None = None,
+    names: Path | None = None,
+    folds: Path | int = FOLDS,
+    minimum_area: float = 0.0,
+    only: Sequence[int] | None = None,
+    watch: Watch = iter,
+) -> Benchmark:
+    """The benchmark of `dataset`: a published name, or a kind of layout such as "folder" (None: recognised).
+
+    Lists are read from the folder `lists`, or made from the masks at `data`: of the images named in the file
+    `names` (one a line; None: all), with classes cut into `folds` folds or grouped as that file says.
+    Published data sets keep their published folds. `size` asks for the objects in a range of sizes, `only`
+    for some folds, so that the files of others may be absent.
+    """
+    if size is not None:
+        parse_size(size)  # a slip is told before anything is opened
+    opened = None if data is None else open_dataset(data, dataset if dataset in LAYOUTS else None)
+    areas = None if opened is None else ClassAreas.of_source(opened.mask, opened.root)
+    if lists is not None:
+        name = dataset or (opened.name if opened else None)
+        if name is None:
+            raise EmatError("a folder of lists does not tell its data set; name it, for example --dataset pascal")
+        # The number of tasks of a size split depends on the lists of all its folds.
+        wanted_folds = range(FOLDS) if only is None or size else only
+        read = tuple(load_fold_list(lists, name, fold, size or "val") for fold in wanted_folds)
+        return Benchmark(read, opened, areas)
+    if opened is None or areas is None:
+        raise EmatError("tasks come from fold lists or from masks; give --lists, or --data to make lists from")
+    wanted = opened.names if names is None else _read_names(names, opened)
+    counted = list(areas.of(watch(wanted)))
+    areas.keep()
+    made = tuple(
+        fold_list_from_areas(opened.name, fold, "val", class_ids, counted, minimum_area)
+        for fold, class_ids in enumerate(_folds(opened, folds))
+    )
+    return Benchmark(tuple(size_split(each, areas, size) for each in made) if size else made, opened, areas)
+
+
+def _folds(dataset: Dataset, folds: Path | int) -> tuple[tuple[int, ...], ...]:
+    if isinstance(folds, Path):
+        return read_folds(folds, dataset.classes)
+    if dataset.name in THETA and folds == FOLDS:
+        return tuple(fold_classes(dataset.name, fold) for fold in range(FOLDS))
+    return split_evenly(dataset.classes, folds)
+
+
+def _read_names(path: Path, dataset: Dataset) -> tuple[str, ...]:
+    try:
+        names = tuple(path.read_text(encoding="utf-8").split("\n"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise EmatError(f"{path} cannot be read as text: {error}") from None
+    names = tuple(dict.fromkeys(name.strip() for name in names if name.strip()))
+    known = set(dataset.names)
+    for name in names:
+        if name not in known:
+            raise dataset.unknown(name)
+    return names

@@ -1,0 +1,123 @@
+"""`emat tasks` as a user runs it: what it prints, what it writes, and how it refuses."""
+
+import json
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from emat.cli import main
+from emat.tasks.frozen import read_frozen_tasks
+
+DIGESTS = json.loads((Path(__file__).parents[1] / "parity" / "task_digests.json").read_text())
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EMAT_HOME", str(tmp_path / "home"))
+
+
+@pytest.fixture
+def lists(tmp_path: Path) -> Path:
+    """A folder of lists of four PASCAL folds with 30 images each."""
+    for fold in range(4):
+        path = tmp_path / "splits" / "pascal" / "val" / f"fold{fold}.txt"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(f"f{fold}_{i}__{5 * fold + i % 5 + 1:02}\n" for i in range(30)))
+    return tmp_path / "splits"
+
+
+def run(*words: object) -> int:
+    with pytest.raises(SystemExit) as left:
+        main([str(word) for word in ("tasks", *words)])
+    assert isinstance(left.value.code, int)
+    return left.value.code
+
+
+def test_digest_prints_the_hash_and_nothing_else(lists: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("digest", "--dataset", "pascal", "--lists", lists, "--fold", 1, "--way", 2, "--shot", 3) == 0
+    printed = capsys.readouterr().out
+    assert len(printed) == 65
+    assert int(printed, 16)
+
+
+@pytest.mark.parametrize(
+    ("configuration", "words"),
+    [
+        ("pascal/fold3/5way-5shot", ["--way", "5", "--shot", "5"]),
+        ("pascal/fold3/1way-1shot/query-has-class", ["--query-has-class"]),
+        ("pascal/fold3/1way-1shot/size0-5", ["--size", "0-5"]),
+    ],
+)
+def test_digest_agrees_with_the_published_one(
+    shared: Path, configuration: str, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    splits = shared / "data" / "splits"
+    assert run("digest", "--dataset", "pascal", "--lists", splits, "--fold", 3, *words) == 0
+    assert capsys.readouterr().out == DIGESTS[configuration] + "\n"
+
+
+def test_count_gives_the_published_totals(shared: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = shared / "data"
+    words = ["--dataset", "pascal", "--lists", data / "splits", "--masks", data / "voc2012-masks.zip"]
+    assert run("count", *words, "--setting", "partially-augmented", "--way", 2, "--shot", 1, "--json") == 0
+    counts = json.loads(capsys.readouterr().out)
+    assert (counts["tasks"], counts["augmented"], counts["theta"]) == (4000, 242, 0.07)
+    assert [fold["augmented"] for fold in counts["folds"]] == [0, 29, 180, 33]
+    # The second run finds the areas counted by the first.
+    assert run("count", *words, "--setting", "fully-augmented", "--way", 2, "--fold", 1, "--fold", 3) == 0
+    assert "212" in capsys.readouterr().out
+
+
+def test_freeze_writes_tasks_that_can_be_read(lists: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = tmp_path / "tasks.jsonl"
+    assert run("freeze", "--dataset", "pascal", "--lists", lists, "--fold", 2, "--tasks", 7, "-o", output) == 0
+    frozen = read_frozen_tasks(output)
+    assert (len(frozen.tasks), frozen.fold) == (7, 2)
+    assert frozen.digest in capsys.readouterr().out
+
+
+def test_show_draws_a_task(shared: Path, tmp_path: Path) -> None:
+    output = tmp_path / "pictures" / "task.png"
+    data = shared / "data" / "voc2012-mini"
+    assert run("show", "--data", data, "--fold", 2, "--way", 2, "--index", 731, "-o", output) == 0
+    with Image.open(output) as picture:
+        assert picture.width > 600
+    assert run("show", "--data", data, "--index", 1000, "-o", output) == 2
+
+
+def test_sizes_equal_the_published_splits(shared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = shared / "data"
+    words = ["--dataset", "pascal", "--lists", data / "splits", "--masks", data / "voc2012-masks.zip"]
+    assert run("sizes", *words, "-o", tmp_path / "made") == 0
+    printed = capsys.readouterr().out
+    assert printed.count("against the published lists: equal") == 4
+    words = ["--dataset", "pascal", "--lists", tmp_path / "made", "--size", "5-10"]
+    assert run("digest", *words) == 0
+    assert capsys.readouterr().out == DIGESTS["pascal/fold0/1way-1shot/size5-10"] + "\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--shot", "9"], "class 1 of pascal fold 0 (val) has 6 images, but 9-shot tasks need 10"),
+        (["--way", "6"], "too few for 6 ways"),
+        (["--fold", "4"], "no list of pascal fold 4"),
+        (["--size", "big"], "'big' is no size range"),
+        (["--setting", "fully-augmented"], "give them by --masks"),
+    ],
+)
+def test_what_the_user_can_fix_is_one_line_and_exit_code_2(
+    lists: Path, words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("digest", "--dataset", "pascal", "--lists", lists, *words) == 2
+    said = capsys.readouterr()
+    assert message in said.err
+    assert said.err.count("\n") == 1
+    assert said.out == ""
+
+
+@pytest.mark.parametrize("verb", ["digest", "count", "freeze", "show", "sizes"])
+def test_help_has_an_example(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(verb, "--help") == 0
+    assert f"Example: emat tasks {verb}" in capsys.readouterr().out

@@ -1,0 +1,85 @@
+"""Bootstrap intervals hold the score, repeat by seed, narrow with more tasks, and are fast."""
+
+import time
+from typing import TypeAlias
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from emat.errors import EmatError
+from emat.evaluation.intervals import bootstrap
+from emat.evaluation.metrics import Counts, compute, merge
+
+Pixels: TypeAlias = NDArray[np.int64]
+CLASS_IDS = tuple(range(1, 21))
+
+
+def outcome(right: bool, intersections: Pixels, unions: Pixels, judged: int = 1) -> Counts:
+    binary = np.array([[500, 800], [intersections.sum(), unions.sum()]])
+    return Counts(CLASS_IDS, 1, judged, int(right), intersections, unions, binary)
+
+
+def random_outcomes(tasks: int, seed: int = 0) -> list[Counts]:
+    random = np.random.default_rng(seed)
+    made = []
+    for _ in range(tasks):
+        unions = random.integers(0, 1000, len(CLASS_IDS)) * (random.random(len(CLASS_IDS)) < 0.1)
+        made.append(outcome(random.random() < 0.8, (unions * random.random(len(CLASS_IDS))).astype(int), unions))
+    return made
+
+
+def test_the_interval_holds_the_score_and_is_narrow_for_many_tasks() -> None:
+    outcomes = random_outcomes(1000)
+    scores, intervals = compute(merge(outcomes, CLASS_IDS)), bootstrap([outcomes])
+    assert intervals.accuracy.low < scores.accuracy < intervals.accuracy.high
+    assert intervals.miou.low < scores.miou < intervals.miou.high
+    # Accuracy is a proportion, whose standard error is known.
+    width = 2 * 1.96 * np.sqrt(scores.accuracy * (1 - scores.accuracy) / 1000)
+    assert intervals.accuracy.high - intervals.accuracy.low == pytest.approx(width, rel=0.1)
+
+
+def test_the_same_seed_gives_the_same_interval() -> None:
+    outcomes = random_outcomes(50)
+    assert bootstrap([outcomes], seed=1) == bootstrap([outcomes], seed=1) != bootstrap([outcomes], seed=2)
+
+
+def test_tasks_that_agree_leave_no_doubt() -> None:
+    one = outcome(True, np.full(20, 3), np.full(20, 4))
+    intervals = bootstrap([[one] * 30])
+    assert (intervals.miou.low, intervals.miou.high) == (0.75, 0.75)
+    assert (intervals.accuracy.low, intervals.accuracy.high) == (1, 1)
+
+
+def test_folds_are_averaged_after_resampling_each() -> None:
+    right = outcome(True, np.full(20, 1), np.full(20, 2))
+    wrong = outcome(False, np.full(20, 0), np.full(20, 2))
+    intervals = bootstrap([[right] * 10, [wrong] * 30])
+    assert (intervals.accuracy.low, intervals.accuracy.high) == (0.5, 0.5)
+    assert (intervals.miou.low, intervals.miou.high) == (0.25, 0.25)
+
+
+def test_without_presence_the_accuracy_has_no_interval() -> None:
+    one = outcome(False, np.full(20, 1), np.full(20, 2), judged=0)
+    intervals = bootstrap([[one] * 5])
+    assert np.isnan(intervals.accuracy.low)
+    assert intervals.miou.low == 0.5
+
+
+def test_a_wider_level_gives_a_wider_interval() -> None:
+    outcomes = random_outcomes(100)
+    narrow, wide = bootstrap([outcomes], level=0.5).miou, bootstrap([outcomes], level=0.99).miou
+    assert wide.low < narrow.low < narrow.high < wide.high
+
+
+def test_four_thousand_tasks_take_a_moment() -> None:
+    folds = [random_outcomes(1000, seed) for seed in range(4)]
+    start = time.perf_counter()
+    bootstrap(folds)
+    assert time.perf_counter() - start < 5
+
+
+@pytest.mark.parametrize("folds", [[], [[]]])
+def test_no_task_is_an_error(folds: list[list[Counts]]) -> None:
+    with pytest.raises(EmatError, match="at least one task in every fold"):
+        bootstrap(folds)

@@ -1,0 +1,110 @@
+"""A benchmark opens from lists or from masks alone, for published data sets and for one's own."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from emat.errors import EmatError
+from emat.tasks.benchmark import open_benchmark
+from emat.tasks.task import Setting
+
+CLASSES = ("ant", "bee", "cat", "dog")
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EMAT_HOME", str(tmp_path / "home"))
+
+
+@pytest.fixture
+def pets(tmp_path: Path) -> Path:
+    """24 photos of 20 x 10 in four classes; in photo i, class i % 4 + 1 covers half and the next class a tenth."""
+    root = tmp_path / "pets"
+    (root / "images").mkdir(parents=True)
+    (root / "masks").mkdir()
+    (root / "classes.txt").write_text("\n".join(CLASSES) + "\n")
+    for i in range(24):
+        mask = np.zeros((10, 20), np.uint8)
+        mask[:, :10] = i % 4 + 1
+        mask[:, 18:] = (i + 1) % 4 + 1
+        Image.fromarray(mask).save(root / "masks" / f"p{i:02}.png")
+        Image.new("RGB", (20, 10), (i, 2 * i, 99)).save(root / "images" / f"p{i:02}.jpg")
+    return root
+
+
+def test_lists_of_a_new_data_set_are_made_from_its_masks(pets: Path) -> None:
+    benchmark = open_benchmark(None, None, pets, folds=2)
+    assert [fold.class_ids for fold in benchmark.fold_lists] == [(1, 2), (3, 4)]
+    assert benchmark.fold_list(0).dataset == "pets"
+    assert benchmark.fold_list(0).counts == {1: 12, 2: 12}
+
+
+def test_a_minimum_area_drops_small_objects(pets: Path) -> None:
+    benchmark = open_benchmark("folder", None, pets, folds=2, minimum_area=0.1)
+    assert benchmark.fold_list(1).counts == {3: 6, 4: 6}
+
+
+def test_membership_comes_from_a_list_of_names(pets: Path, tmp_path: Path) -> None:
+    every = open_benchmark(None, None, pets, folds=1).fold_list(0)
+    names = list(dict.fromkeys(name for name, _ in every.entries))[:8]
+    listed = tmp_path / "val.txt"
+    listed.write_text("\n".join(names))
+    benchmark = open_benchmark(None, None, pets, folds=1, names=listed)
+    assert {name for name, _ in benchmark.fold_list(0).entries} == set(names)
+    listed.write_text("p99\n")
+    with pytest.raises(EmatError, match="p99"):
+        open_benchmark(None, None, pets, names=listed)
+
+
+def test_folds_may_be_named_in_a_file(pets: Path, tmp_path: Path) -> None:
+    (tmp_path / "folds.txt").write_text("ant, dog\nbee\n")
+    benchmark = open_benchmark(None, None, pets, folds=tmp_path / "folds.txt")
+    assert [fold.class_ids for fold in benchmark.fold_lists] == [(1, 4), (2,)]
+
+
+def test_theta_of_a_new_data_set_is_the_quartile_of_its_objects(pets: Path) -> None:
+    sampler = open_benchmark(None, None, pets, folds=1).sampler(0, 2, 1, Setting.FULLY_AUGMENTED)
+    assert sampler.protocol.theta == 0.1
+    assert any(task.augmented for task in sampler)
+
+
+def test_a_size_split_is_made_from_the_masks(pets: Path) -> None:
+    benchmark = open_benchmark(None, None, pets, folds=2, size="5-15")
+    assert benchmark.fold_list(0).counts == {1: 6, 2: 6}
+    sampler = benchmark.sampler(0, 1, 1)
+    assert len(sampler) == 12
+    assert sampler.protocol.query_has_class
+
+
+def test_counted_masks_are_kept_between_runs(pets: Path, tmp_path: Path) -> None:
+    open_benchmark(None, None, pets, folds=2)
+    assert len(list((tmp_path / "home" / "class-areas").iterdir())) == 1
+
+
+def test_only_the_folds_asked_for_need_files(tmp_path: Path) -> None:
+    path = tmp_path / "pascal" / "val" / "fold2.txt"
+    path.parent.mkdir(parents=True)
+    path.write_text("".join(f"image{i}__{11 + i % 5}\n" for i in range(20)))
+    benchmark = open_benchmark("pascal", tmp_path, None, only=[2])
+    assert len(benchmark.sampler(2, 2, 1, tasks=5)) == 5
+    with pytest.raises(EmatError, match="no fold 0; there are 2"):
+        benchmark.fold_list(0)
+    with pytest.raises(EmatError, match="no list of pascal fold 0"):
+        open_benchmark("pascal", tmp_path, None)
+
+
+def test_what_is_missing_is_said(tmp_path: Path) -> None:
+    with pytest.raises(EmatError, match="give --lists, or --data"):
+        open_benchmark("pascal", None, None)
+    with pytest.raises(EmatError, match="does not tell its data set"):
+        open_benchmark(None, tmp_path, None)
+    with pytest.raises(EmatError, match="'5' is no size range"):
+        open_benchmark("pascal", tmp_path, None, size="5")
+
+
+def test_published_data_sets_keep_their_folds(shared: Path) -> None:
+    benchmark = open_benchmark(None, None, shared / "data" / "voc2012-mini")
+    assert [fold.class_ids[0] for fold in benchmark.fold_lists] == [1, 6, 11, 16]
+    assert {fold.dataset for fold in benchmark.fold_lists} == {"pascal"}
