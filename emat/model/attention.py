@@ -1,8 +1,8 @@
 """Masked attention over the support axis, for every query token on its own.
 
-`attend` is the arithmetic of one chunk of query tokens and serves both layers. `attend_correlation` is the first layer's hot
-path: it walks the query tokens in chunks - correlate, project, attend - and keeps only the outputs, so the correlation
-(289 MB at the paper's size) never exists as a whole; its backward pass makes each chunk again.
+`attend` is the arithmetic of one chunk of query tokens and serves both layers. `attend_correlation` is the first
+layer's hot path: it walks the query tokens in chunks - correlate, project, attend - and keeps only the outputs, so the
+correlation (289 MB at the paper's size) never exists as a whole; its backward pass makes each chunk again.
 """
 
 from dataclasses import dataclass
@@ -59,15 +59,15 @@ class LayerMatrices:
         """All fields in order."""
         return self.w_cells, self.b_cells, self.w_class, self.b_class, self.w_kv, self.b_kv
 
-    def project(self, by_cell: Tensor, by_token: Tensor, rows: int | None = None) -> Tensor:
-        """(P, C, n, n_cells), (C, n, k) -> the first `rows` projections (rows, n, t_d)."""
+    def project(self, by_cell: Tensor, by_class: Tensor, rows: int | None = None) -> Tensor:
+        """Inputs by cell (P, C, n, n_cells), of the class token (C, n) -> the first `rows` outputs (rows, n, t_d)."""
         n, n_cells = by_cell.shape[2:]
         w = self.w_cells[:rows]
         out = by_cell.new_empty(len(w), n, self.first + n_cells)
         image = torch.addmm(self.b_cells[:rows, None], w, by_cell.flatten(0, 1).flatten(1))
         out[:, :, self.first :] = image.view(len(w), n, n_cells)
         if self.w_class is not None and self.b_class is not None:
-            out[:, :, 0] = torch.addmm(self.b_class[:rows, None], self.w_class[:rows], by_token[:, :, 0])
+            out[:, :, 0] = torch.addmm(self.b_class[:rows, None], self.w_class[:rows], by_class)
         return out
 
     def keys_values(self, by_token: Tensor) -> tuple[Tensor, Tensor]:
@@ -96,30 +96,26 @@ class LayerMatrices:
         return d_by_cell, d_by_token
 
 
-def attend_correlation(
-    query: Tensor, cells: Tensor, kept: Tensor, matrices: LayerMatrices
-) -> tuple[Tensor, Tensor]:
+def attend_correlation(query: Tensor, cells: Tensor, kept: Tensor, matrices: LayerMatrices) -> tuple[Tensor, Tensor]:
     """From unit tokens to the first layer's attended values (H, t_q, t_d) and residual (E, t_q, t_d).
 
-    query (C, t_q, d); cells (P, C, n_cells, d), support tokens by position inside their cell; kept (C, k, d), the support tokens
-    that attention sees. Where there is a class token it comes first, in `kept` and in t_d.
+    query (C, t_q, d); cells (P, C, n_cells, d), support tokens by position inside their cell; kept (C, k, d), the
+    support tokens that attention sees. Where there is a class token it comes first, in `kept` and in t_d.
     """
     chunk = _chunk_length(query, cells, kept, matrices)
-    return _CorrelationAttention.apply(query, cells, kept, *matrices.tensors(), chunk)  # type: ignore[no-any-return,no-untyped-call]
+    return _CorrelationAttention.apply(query, cells, kept, *matrices.tensors(), chunk)
 
 
 def _chunk_length(query: Tensor, cells: Tensor, kept: Tensor, matrices: LayerMatrices) -> int:
     """Query tokens whose intermediates fill the workspace: both correlations, projections, logits and weights."""
     positions, channels, n_cells, _ = cells.shape
     k, t_d = kept.shape[1], matrices.first + n_cells
-    numbers = (
-        channels * (positions * n_cells + k) + 2 * len(matrices.w_cells) * t_d + 2 * ATTENTION_HEADS * t_d * k
-    )
+    numbers = channels * (positions * n_cells + k) + 2 * len(matrices.w_cells) * t_d + 2 * ATTENTION_HEADS * t_d * k
     return max(1, min(query.shape[1], workspace_bytes(query.device) // (numbers * query.element_size())))
 
 
 class _CorrelationAttention(torch.autograd.Function):
-    """`attend_correlation` a chunk of query tokens at a time; backward makes each chunk's correlation and weights again."""
+    """`attend_correlation`, a chunk of query tokens at a time; backward makes each chunk again."""
 
     @staticmethod
     def forward(
@@ -137,19 +133,19 @@ class _CorrelationAttention(torch.autograd.Function):
         residual = query.new_empty(len(matrices.w_cells) - hidden, t_q, t_d)
         for start in range(0, t_q, chunk):
             part = slice(start, min(start + chunk, t_q))
-            correlation = _correlate(query[:, part], cells, kept)
-            projected = matrices.project(*correlation)  # (H + E, n, t_d)
+            by_cell, by_token = _correlate(query[:, part], cells, kept)
+            projected = matrices.project(by_cell, by_token[:, :, 0])  # (H + E, n, t_d)
             residual[:, part] = projected[hidden:]
-            attended[:, part], _ = attend(projected[:hidden], *matrices.keys_values(correlation[1]))
+            attended[:, part], _ = attend(projected[:hidden], *matrices.keys_values(by_token))
         ctx.save_for_backward(query, cells, kept, *tensors, attended)
         ctx.chunk = chunk
         return attended, residual
 
     @staticmethod
-    def backward(ctx: Any, d_attended: Tensor, d_residual: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, d_attended: Tensor, d_residual: Tensor) -> tuple[Tensor | None, ...]:
         query, cells, kept, *tensors, attended = ctx.saved_tensors
         matrices = LayerMatrices(*tensors)
-        grads = LayerMatrices(*(None if t is None else torch.zeros_like(t) for t in tensors))
+        grads = LayerMatrices(*[None if t is None else torch.zeros_like(t) for t in tensors])  # type: ignore[arg-type]
         token_grads = tuple(
             torch.zeros_like(t) if needed else None
             for t, needed in zip((query, cells, kept), ctx.needs_input_grad[:3], strict=True)
@@ -158,7 +154,7 @@ class _CorrelationAttention(torch.autograd.Function):
         for start in range(0, query.shape[1], ctx.chunk):
             part = slice(start, min(start + ctx.chunk, query.shape[1]))
             by_cell, by_token = _correlate(query[:, part], cells, kept)
-            q = matrices.project(by_cell, by_token, rows=hidden)
+            q = matrices.project(by_cell, by_token[:, :, 0], rows=hidden)
             k, v = matrices.keys_values(by_token)
             d_q, d_k, d_v = _attend_backward(q, k, v, attended[:, part], d_attended[:, part])
             d_projected = torch.cat([d_q, d_residual[:, part]])
@@ -171,7 +167,7 @@ class _CorrelationAttention(torch.autograd.Function):
 
 
 def _correlate(query: Tensor, cells: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
-    """Cosines of a chunk's query tokens (C, n, d) with the cells (P, C, n, n_cells) and with the kept tokens (C, n, k)."""
+    """Cosines of a chunk of query tokens (C, n, d) with the cells (P, C, n, n_cells) and the kept tokens (C, n, k)."""
     by_cell = query.new_empty(*cells.shape[:2], query.shape[1], cells.shape[2])
     for position, tokens in enumerate(cells):
         torch.bmm(query, tokens.transpose(1, 2), out=by_cell[position])

@@ -1,4 +1,7 @@
-"""Heads as files: published checkpoints in, our own safetensors in and out. The only module here that touches the disk."""
+"""Heads as files: published checkpoints in, our own safetensors in and out.
+
+The only module of the network that touches the disk.
+"""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -40,9 +43,7 @@ def load_public(net: Network, tensors: Mapping[str, Tensor]) -> None:
 
 def head_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The head's tensors without their prefix: of a whole checkpoint, those under "learner."; else all of them."""
-    prefixed = {
-        name.removeprefix(LEARNER): value for name, value in tensors.items() if name.startswith(LEARNER)
-    }
+    prefixed = {name.removeprefix(LEARNER): value for name, value in tensors.items() if name.startswith(LEARNER)}
     return prefixed or dict(tensors)
 
 
@@ -60,9 +61,7 @@ def identify(tensors: Mapping[str, Tensor]) -> str:
             return method
         closest = min(closest, (len(set(own.items()) ^ set(given.items())), method))
     if not closest[1]:
-        raise EmatError(
-            "no EMAT or CST head is among these tensors; a published .ckpt holds one under 'learner.'"
-        )
+        raise EmatError("no EMAT or CST head is among these tensors; a published .ckpt holds one under 'learner.'")
     load_public(build(closest[1], channels), tensors)  # always raises: says what the nearest method misses
     raise AssertionError(closest)
 
@@ -88,9 +87,7 @@ def _channels(shapes: Mapping[str, tuple[int, ...]]) -> int:
         shape = shapes.get(f"corrtransformer.0.{name}", ())
         if len(shape) == 4 and shape[1] > 0:
             return shape[1]
-    raise EmatError(
-        "no EMAT or CST head is among these tensors; a published .ckpt holds one under 'learner.'"
-    )
+    raise EmatError("no EMAT or CST head is among these tensors; a published .ckpt holds one under 'learner.'")
 
 
 def _listed(what: str, names: Sequence[str]) -> str:

@@ -28,8 +28,8 @@ class QueryEncoding:
 class SupportEncoding:
     """One support image with one class's mask.
 
-    `cells` are the tokens that the first layer's queries and residual are made of, already averaged where the method pools;
-    `kept` the class token and the tokens under the mask, all that its keys and values are made of.
+    `cells` are the tokens that the first layer's queries and residual are made of, already averaged where the method
+    pools; `kept` the class token and the tokens under the mask, all that its keys and values are made of.
     """
 
     cells: Tensor  # (P, C, cells, d)

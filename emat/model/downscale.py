@@ -1,9 +1,9 @@
 """Learnable downscaling and plain pooling of the support axis, both as: average first, then one matrix product.
 
-A layer turns a `side` x `side` support grid into `side / window` cells a side. Inside a cell, every `stride`-th token of a
-row or column shares its weights: a 2 x 2 convolution with stride 2 has four such positions, a 1 x 1 projection has one.
-Averaging over the rest of the cell (`pool`) is linear, so it comes before the projection, where it is cheapest - in the
-first layer even before the correlation.
+A layer turns a `side` x `side` support grid into `side / window` cells a side. Inside a cell, every `stride`-th token
+of a row or column shares its weights: a 2 x 2 convolution with stride 2 has four such positions, a 1 x 1 projection has
+one. Averaging over the rest of the cell (`pool`) is linear, so it comes before the projection, where it is cheapest -
+in the first layer even before the correlation.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class Window:
-    """How a layer shrinks its support grid: positions that differ in weights, then an average over `pool` of them a side."""
+    """How a layer shrinks its support grid: positions with weights of their own, and how many of each are averaged."""
 
     stride: int  # 2 = learnable (2 x 2 convolution), 1 = plain projection
     pool: int

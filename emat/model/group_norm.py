@@ -1,7 +1,7 @@
 """GroupNorm taken apart: statistics gathered chunk by chunk, applied chunk by chunk, and the same for its gradient.
 
-Within a layer only the statistics of these norms look at all query tokens at once. Between two of them everything can be
-computed for a chunk that fits the cache, so no intermediate of full size is ever written.
+Within a layer only the statistics of these norms look at all query tokens at once. Between two of them everything can
+be computed for a chunk that fits the cache, so no intermediate of full size is ever written.
 """
 
 import torch
@@ -68,16 +68,12 @@ class ChunkedGroupNorm:
         """The gradients of weight and bias; from now on `gradient` can be applied."""
         bias_grad = self._bias_grad.to(self.weight.dtype)
         weight_grad = (self._products - self._mean * self._bias_grad).to(self.weight.dtype) * self._inverse
-        by_group = torch.stack([self.weight * bias_grad, self.weight * weight_grad]).unflatten(
-            1, (NORM_GROUPS, -1)
-        )
+        by_group = torch.stack([self.weight * bias_grad, self.weight * weight_grad]).unflatten(1, (NORM_GROUPS, -1))
         through_mean, through_variance = (by_group.sum(dim=2) / self._count).repeat_interleave(
             len(self.weight) // NORM_GROUPS, dim=1
         )
         self._on_input = -(self._inverse.square() * through_variance)[:, None]
-        self._constant = (self._inverse * (self._inverse * self._mean * through_variance - through_mean))[
-            :, None
-        ]
+        self._constant = (self._inverse * (self._inverse * self._mean * through_variance - through_mean))[:, None]
         return weight_grad, bias_grad
 
     def gradient(self, grad: Tensor, x: Tensor) -> Tensor:

@@ -27,10 +27,10 @@ def conv3x3(channels: int, out: int) -> nn.Conv2d:
 def presence_logits(stages: tuple[nn.Module, nn.Module], x: Tensor) -> Tensor:
     """(B, E, h, w) -> (B, 2): absent, present."""
     first, second = stages
-    return second(nn.functional.avg_pool2d(first(x), 3, stride=2, padding=1)).mean(dim=(2, 3))  # type: ignore[no-any-return]
+    return second(nn.functional.avg_pool2d(first(x), 3, stride=2, padding=1)).mean(dim=(2, 3))
 
 
 def mask_logits(stages: tuple[nn.Module, nn.Module], x: Tensor) -> Tensor:
     """(B, E, h, w) -> (B, 2, 2h, 2w): background, foreground."""
     first, second = stages
-    return second(nn.functional.interpolate(first(x), scale_factor=2, mode="bilinear", align_corners=True))  # type: ignore[no-any-return]
+    return second(nn.functional.interpolate(first(x), scale_factor=2, mode="bilinear", align_corners=True))

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -9,9 +10,9 @@ from torch import Tensor, nn
 from emat.errors import EmatError
 from emat.model.correlation import Grid, QueryEncoding, SupportEncoding, encode_query, encode_support
 from emat.model.downscale import Window
+from emat.model.group_norm import NORM_GROUPS
 from emat.model.heads import mask_head, mask_logits, presence_head, presence_logits
 from emat.model.layer import AttentionLayer
-from emat.model.group_norm import NORM_GROUPS
 
 NO_FOREGROUND = (10.0, -10.0)  # mask logits where no support token is left to look at: a certain background
 
@@ -69,9 +70,7 @@ class Network(nn.Module):
                 AttentionLayer(first, second, self.form.windows[1], class_token=class_token),
             ]
         )
-        blocks = [
-            (nn.Conv2d(second, second, 1), nn.GroupNorm(NORM_GROUPS, second), nn.ReLU()) for _ in range(2)
-        ]
+        blocks = [(nn.Conv2d(second, second, 1), nn.GroupNorm(NORM_GROUPS, second), nn.ReLU()) for _ in range(2)]
         self.linear = nn.Sequential(*blocks[0], *blocks[1])
         self.decoder1_seg, self.decoder2_seg = mask_head(second)
         if class_token:
@@ -118,24 +117,20 @@ class Network(nn.Module):
         """(E, t_q, 2) - class token's and image tokens' result - or None if the support shows nothing to look at."""
         if support.sees_nothing:
             return None
-        first, second = self.corrtransformer
-        return second(first.from_correlation(query, support), support.kept_later)  # type: ignore[no-any-return,operator]
+        first, second = (cast(AttentionLayer, layer) for layer in self.corrtransformer)
+        return cast(Tensor, second(first.from_correlation(query, support), support.kept_later))
 
     def _heads(self, pairs: Sequence[Tensor | None], grid: Grid) -> Output:
         seen = [index for index, pair in enumerate(pairs) if pair is not None]
         size = (len(pairs), 2, 2 * grid[0], 2 * grid[1])
-        nothing = self.linear[0].weight.new_tensor(NO_FOREGROUND)[None, :, None, None]
+        nothing = next(self.parameters()).new_tensor(NO_FOREGROUND)[None, :, None, None]
         masks = nothing.expand(size)
         if not seen:
             return Output(None, masks.clone())
         x = self.linear(torch.stack([pair for pair in pairs if pair is not None]))  # (B, E, t_q, 2)
         x = x.unflatten(2, grid)
         found = mask_logits((self.decoder1_seg, self.decoder2_seg), x[..., -1])
-        masks = (
-            found
-            if len(seen) == len(pairs)
-            else masks.to(found.dtype).index_copy(0, _index(seen, found), found)
-        )
+        masks = found if len(seen) == len(pairs) else masks.to(found.dtype).index_copy(0, _index(seen, found), found)
         if not self.form.class_token:
             return Output(None, masks)
         return Output(presence_logits((self.decoder1_cls, self.decoder2_cls), x[..., 0]), masks)
@@ -144,20 +139,21 @@ class Network(nn.Module):
         for tokens, role in ((query, "query"), (support, "support")):
             if tokens.ndim != 4:
                 raise EmatError(
-                    f"{role} tokens must have shape (batch, channels, 1 + patches, width), these have {tuple(tokens.shape)}"
+                    f"{role} tokens must have shape (batch, channels, 1 + patches, width), "
+                    f"these have {tuple(tokens.shape)}"
                 )
             self._check_channels(tokens, dim=1)
         if query.shape[3] != support.shape[3]:
             raise EmatError(
-                f"query tokens are {query.shape[3]} wide and support tokens {support.shape[3]}; use one backbone for both"
+                f"query tokens are {query.shape[3]} wide and support tokens {support.shape[3]}; "
+                "use one backbone for both"
             )
         if masks.ndim != 3:
-            raise EmatError(
-                f"support masks must have shape (batch, height, width), these have {tuple(masks.shape)}"
-            )
+            raise EmatError(f"support masks must have shape (batch, height, width), these have {tuple(masks.shape)}")
         if not len(query) == len(support) == len(masks) > 0:
             raise EmatError(
-                f"{len(query)} queries, {len(support)} supports and {len(masks)} masks are no batch; give as many of each, at least one"
+                f"{len(query)} queries, {len(support)} supports and {len(masks)} masks are no batch; "
+                "give as many of each, at least one"
             )
 
     def _check_channels(self, tokens: Tensor, dim: int) -> None:
@@ -173,7 +169,7 @@ def _index(values: Sequence[int], like: Tensor) -> Tensor:
 
 
 def build(method: str, channels: int) -> Network:
-    """A new network: "emat", "emat-s" (segmentation only), "cst", "cst-large", or an ablation, "emat-me" or "emat-me-ld".
+    """A new network: "emat", "emat-s" (segmentation only), "cst", "cst-large"; ablations "emat-me", "emat-me-ld".
 
     `channels` is the backbone's number of correlation channels, 72 for DINOv2 ViT-S.
 

@@ -9,11 +9,13 @@ In the letters of the code, all (width, N) with N = t_q * t_d:
     f = W_1 y            z = y + W_2 relu(norm_f(f))
     out = norm_z(z)
 
-Written with autograd this keeps some fourteen tensors of full size. Here the six norms are the only barriers: between them the work goes
-chunk by chunk through the cache, forward needs no memory beyond its inputs, and backward starts again from a and r.
+Written with autograd this keeps some fourteen tensors of full size. Here the six norms are the only barriers: between
+them the work goes chunk by chunk through the cache, forward needs no memory beyond its inputs, and backward starts
+again from a and r.
 """
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -21,14 +23,22 @@ from torch import Tensor
 
 from emat.model.group_norm import ChunkedGroupNorm
 
+Affine = tuple[Tensor, Tensor]  # weight and bias of a norm
+
 CHUNK_ELEMENTS = 64 * 4096  # 1 MB of float32: a few of these fit the second-level cache
 
 
-class Refinement(torch.autograd.Function):
-    """a (H, t_q, t_d), r (E, t_q, t_d) and the layer's parameters in the order of `_Chain` -> out (E, t_q, t_d).
+def refine(attended: Tensor, residual: Tensor, matrices: Sequence[Tensor], norms: Sequence[Affine]) -> Tensor:
+    """a (H, t_q, t_d) and r (E, t_q, t_d) -> out (E, t_q, t_d).
 
-    Without gradients, a and r are overwritten: their buffers become the scratch space and the result.
+    `matrices` are W_g, W_1, W_2; `norms` the weights and biases for a, r, g, x, f, z. Without gradients, a and r are
+    overwritten.
     """
+    return _Refinement.apply(attended, residual, *matrices, *itertools.chain.from_iterable(norms))
+
+
+class _Refinement(torch.autograd.Function):
+    """`refine` as one step of autograd. Without gradients, the inputs' buffers become scratch space and result."""
 
     @staticmethod
     def forward(ctx: Any, attended: Tensor, residual: Tensor, *parameters: Tensor) -> Tensor:
@@ -38,13 +48,11 @@ class Refinement(torch.autograd.Function):
         out = chain.forward(f=a if reuse else torch.empty_like(a), out=r if reuse else torch.empty_like(r))
         if not reuse:
             ctx.chain, ctx.shapes = chain, (attended.shape, residual.shape)
-            ctx.save_for_backward(
-                attended, residual
-            )  # for autograd's check that nobody changes them in place
+            ctx.save_for_backward(attended, residual)  # for autograd's check that nobody changes them in place
         return out.view(residual.shape)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         if ctx.chain is None:
             raise RuntimeError("backward through the same layer twice; build the graph again")
         ctx.saved_tensors  # noqa: B018
@@ -81,7 +89,7 @@ class _Chain:
         return torch.addmm(self.w_1 @ self.norm_x.shift, self.w_1 * self.norm_x.scale.T, x)
 
     def forward(self, *, f: Tensor, out: Tensor) -> Tensor:
-        """Fit every norm; the result is written to `out`, which may be r's own buffer, and f to `f`, which may be a's."""
+        """Fit every norm and write the result to `out`, which may be r's own buffer, and f to `f`, which may be a's."""
         for part in self._parts():
             self.norm_a.add(self.a[:, part])
             self.norm_r.add(self.r[:, part])
@@ -169,4 +177,4 @@ class _Chain:
 
 def _through_relu(grad: Tensor, activated: Tensor) -> Tensor:
     """The gradient where the ReLU's input (or output) is positive, else 0."""
-    return torch.ops.aten.threshold_backward(grad, activated, 0)  # type: ignore[no-any-return]
+    return torch.ops.aten.threshold_backward(grad, activated, 0)

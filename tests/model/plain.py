@@ -1,7 +1,7 @@
 """The network written down plainly, as the paper describes it: the oracle that the fast one is held against.
 
 Full correlation, convolutions and pooling as such, attention one image after another over the tokens its mask keeps.
-Weights come by their public names, so a network's `public_tensors()` and a published checkpoint both fit.
+Weights come by their public names, so a network's state dict and a published checkpoint both fit.
 """
 
 from collections.abc import Mapping
@@ -41,9 +41,7 @@ def plain_forward(
     """Presence logits (B, 2) or None, mask logits (B, 2, 2h, 2w), from tokens (B, C, 1 + T, d) and masks (B, H, W)."""
     x = _correlation(form, query, support)  # (B, C, t_q, t_s)
     x = _layer(form, tensors, "corrtransformer.0.", x, masks, form.pools[0])
-    x = _layer(
-        form, tensors, "corrtransformer.1.", x, masks, form.pools[1]
-    )  # (B, E, t_q, 2), or 1 without class token
+    x = _layer(form, tensors, "corrtransformer.1.", x, masks, form.pools[1])  # (B, E, t_q, 2), or 1 without class token
     for conv, norm in (("linear.0", "linear.1"), ("linear.3", "linear.4")):
         x = F.relu(_norm(tensors, norm, _conv(tensors, conv, x)))
     side = round((query.shape[2] - 1) ** 0.5)
@@ -85,18 +83,14 @@ def _downscale(form: PlainForm, tensors: Mapping[str, Tensor], name: str, x: Ten
     first = 1 if form.class_token else 0
     side = round((x.shape[3] - first) ** 0.5)
     image = x[..., first:].unflatten(3, (side, side))
-    image = F.conv3d(
-        image, tensors[f"{name}.q_seg.weight"], tensors.get(f"{name}.q_seg.bias"), stride=(1, 2, 2)
-    )
+    image = F.conv3d(image, tensors[f"{name}.q_seg.weight"], tensors.get(f"{name}.q_seg.bias"), stride=(1, 2, 2))
     image = F.avg_pool3d(image, (1, window, window)).flatten(3)
     if not form.class_token:
         return image
     return torch.cat([_conv(tensors, f"{name}.q_cls", x[..., :1]), image], dim=3)
 
 
-def _layer(
-    form: PlainForm, tensors: Mapping[str, Tensor], name: str, x: Tensor, masks: Tensor, window: int
-) -> Tensor:
+def _layer(form: PlainForm, tensors: Mapping[str, Tensor], name: str, x: Tensor, masks: Tensor, window: int) -> Tensor:
     if form.learned:
         q = _downscale(form, tensors, f"{name}attn.q", x, window)
         k, v = _conv(tensors, f"{name}attn.kv", x).chunk(2, dim=1)
@@ -111,7 +105,7 @@ def _layer(
         residual = _pool(form, _conv(tensors, f"{name}attn.short_cut.0", x), window)
         residual = _norm(tensors, f"{name}attn.short_cut.2", residual)
     kept = _kept_tokens(form, masks, x.shape[3])
-    attended = torch.cat([_attend(*(part[i : i + 1] for part in (q, k, v)), kept[i]) for i in range(len(x))])
+    attended = torch.cat([_attend(q[i : i + 1], k[i : i + 1], v[i : i + 1], kept[i]) for i in range(len(x))])
     attended = F.relu(_norm(tensors, f"{name}attn.agg.0", attended))
     attended = F.relu(_norm(tensors, f"{name}attn.agg.3", _conv(tensors, f"{name}attn.agg.2", attended)))
     x = _norm(tensors, f"{name}attn.out_norm", attended + F.relu(residual))
