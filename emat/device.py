@@ -53,9 +53,7 @@ def choose_device(name: str | torch.device | None = None) -> torch.device:
     except RuntimeError as error:
         raise EmatError(f"there is no device {str(name)!r}; here: {', '.join(here)}, or auto") from error
     if not any(there == str(device) or there == f"{device}:0" for there in here):  # cuda is cuda:0
-        raise EmatError(
-            f"the device {str(name)!r} does not work on this machine; here: {', '.join(here)}, or auto"
-        )
+        raise EmatError(f"the device {str(name)!r} does not work on this machine; here: {', '.join(here)}, or auto")
     return device
 
 
@@ -64,11 +62,7 @@ def autocast(device: torch.device, dtype: torch.dtype | None) -> AbstractContext
     if dtype is None or dtype is torch.float32:
         return nullcontext()
     unfit = device.type == "cuda" and dtype is torch.bfloat16 and not torch.cuda.is_bf16_supported()
-    if (
-        dtype not in (torch.float16, torch.bfloat16)
-        or unfit
-        or not torch.amp.is_autocast_available(device.type)
-    ):
+    if dtype not in (torch.float16, torch.bfloat16) or unfit or not torch.amp.is_autocast_available(device.type):
         raise EmatError(f"{device} does not compute in {str(dtype).removeprefix('torch.')}; use float32")
     return torch.autocast(device.type, dtype)
 

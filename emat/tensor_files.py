@@ -62,9 +62,7 @@ def load_safetensors(path: Path) -> dict[str, Tensor]:
     try:
         return load_file(path)
     except (SafetensorError, OSError) as error:
-        raise EmatError(
-            f"{path} is damaged or not a safetensors file ({error}); fetch or copy it again"
-        ) from error
+        raise EmatError(f"{path} is damaged or not a safetensors file ({error}); fetch or copy it again") from error
 
 
 def read_metadata(path: Path) -> dict[str, str]:
@@ -73,9 +71,7 @@ def read_metadata(path: Path) -> dict[str, str]:
         with safe_open(path, "pt") as file:
             return dict(file.metadata() or {})
     except (SafetensorError, OSError) as error:
-        raise EmatError(
-            f"{path} is damaged or not a safetensors file ({error}); fetch or copy it again"
-        ) from error
+        raise EmatError(f"{path} is damaged or not a safetensors file ({error}); fetch or copy it again") from error
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
@@ -83,8 +79,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
     path.parent.mkdir(parents=True, exist_ok=True)
     # Copies, because safetensors refuses tensors that share memory, as views of one projection do.
     copies = {
-        name: value.detach().cpu().clone(memory_format=torch.contiguous_format)
-        for name, value in tensors.items()
+        name: value.detach().cpu().clone(memory_format=torch.contiguous_format) for name, value in tensors.items()
     }
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     os.close(handle)
@@ -121,8 +116,9 @@ def file_sha256(path: Path) -> str:
 
 def _load_pickled(path: Path) -> dict[str, Tensor]:
     try:
-        with torch.serialization.safe_globals(_stand_ins(path)):
-            content = torch.load(path, map_location="cpu", weights_only=True)
+        # An open file, because torch.load would judge a path by its suffix.
+        with torch.serialization.safe_globals(_stand_ins(path)), path.open("rb") as file:
+            content = torch.load(file, map_location="cpu", weights_only=True)
     except (
         pickle.UnpicklingError,
         RuntimeError,
@@ -155,7 +151,5 @@ def _named_tensors(content: Any) -> dict[str, Tensor]:
         if isinstance(content.get(key), Mapping):
             return _named_tensors(content[key])
     return {
-        name: value.detach()
-        for name, value in content.items()
-        if isinstance(value, Tensor) and isinstance(name, str)
+        name: value.detach() for name, value in content.items() if isinstance(value, Tensor) and isinstance(name, str)
     }

@@ -12,9 +12,7 @@ from emat.device import choose_device
 from emat.errors import EmatError
 
 
-def build_backbone(
-    name: str, weights: str | Path | None = None, device: str | torch.device | None = None
-) -> Backbone:
+def build_backbone(name: str, weights: str | Path | None = None, device: str | torch.device | None = None) -> Backbone:
     """The backbone `name`, frozen, ready to encode.
 
     Its weights come from the file `weights` if given, else from the first source that has them: an installed
@@ -22,9 +20,7 @@ def build_backbone(
     """
     spec = find_backbone(name)
     if weights is not None and spec.parts:
-        raise EmatError(
-            f"{name} is a stack and one file cannot fill it; run `emat weights import FILE` for each part"
-        )
+        raise EmatError(f"{name} is a stack and one file cannot fill it; run `emat weights import FILE` for each part")
     target = choose_device(device)
     with torch.device("meta"):  # no time spent on random weights that are replaced at once
         backbone = spec.build()

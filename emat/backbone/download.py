@@ -26,15 +26,14 @@ Progress = Callable[[int, int | None], None]  # bytes so far, bytes in all where
 def offline() -> bool:
     """Whether the user forbade the network."""
     return any(
-        os.environ.get(name, "0").lower() not in ("", "0", "false", "no")
-        for name in ("EMAT_OFFLINE", "HF_HUB_OFFLINE")
+        os.environ.get(name, "0").lower() not in ("", "0", "false", "no") for name in ("EMAT_OFFLINE", "HF_HUB_OFFLINE")
     )
 
 
-def download(url: str, target: Path, sha256: str | None = None) -> None:
+def download(url: str, target: Path) -> None:
     """Bring `url` to `target`, going on from `target`.part if an earlier attempt broke off.
 
-    The bytes are checked against `sha256`, or against the checksum that the Hugging Face hub announces.
+    The bytes are checked against the length, and the checksum where the Hugging Face hub announces one.
     """
     if offline():
         raise EmatError(f"not fetching {url}: EMAT_OFFLINE or HF_HUB_OFFLINE is set")
@@ -43,15 +42,12 @@ def download(url: str, target: Path, sha256: str | None = None) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(target.name + ".part")
     with _shown_progress(target.name) as progress:
-        announced = _until_complete(url, part, progress)
-    expected = sha256 or announced
+        expected = _until_complete(url, part, progress)
+    _etag_file(part).unlink(missing_ok=True)
     if expected and (got := file_sha256(part)) != expected:
         part.unlink()
-        raise EmatError(
-            f"{url} has SHA-256 {got[:12]}… instead of {expected[:12]}…; it was thrown away, try again"
-        )
+        raise EmatError(f"{url} has SHA-256 {got[:12]}… instead of {expected[:12]}…; it was thrown away, try again")
     os.replace(part, target)
-    _etag_file(part).unlink(missing_ok=True)
 
 
 def _until_complete(url: str, part: Path, progress: Progress) -> str | None:
@@ -61,19 +57,17 @@ def _until_complete(url: str, part: Path, progress: Progress) -> str | None:
         try:
             return _transfer(url, part, progress)
         except urllib.error.HTTPError as error:
-            if error.code != 416:  # 416: our part is longer than their file
+            if error.code != 416 or not part.exists():
                 raise EmatError(f"{url} answered {error.code} {error.reason}") from error
-            part.unlink(missing_ok=True)
-            reason: Exception = error
+            part.unlink()  # 416: there is nothing behind our part, so it is not a part of their file
+            continue
         except (OSError, http.client.HTTPException) as error:
-            reason = error
+            reason: Exception = error
         reached = part.stat().st_size if part.exists() else 0
         failures = 0 if reached > size else failures + 1
         # Before the first byte a failure is most likely a machine without network: no point in insisting.
         if failures >= ATTEMPTS or reached == 0:
-            raise EmatError(
-                f"{url} is out of reach ({getattr(reason, 'reason', None) or reason})"
-            ) from reason
+            raise EmatError(f"{url} is out of reach ({getattr(reason, 'reason', None) or reason})") from reason
         size = reached
 
 

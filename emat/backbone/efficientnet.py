@@ -72,9 +72,7 @@ class EfficientNetLite2(Backbone):
     def load_public(self, tensors: Mapping[str, Tensor]) -> None:
         """Take weights under their public names, once: batch-norms then dissolve into the convolutions."""
         if not isinstance(self._bn0, nn.BatchNorm2d):
-            raise EmatError(
-                "this EfficientNet-Lite2 has its weights already; build another one for other weights"
-            )
+            raise EmatError("this EfficientNet-Lite2 has its weights already; build another one for other weights")
         super().load_public(tensors)
         # Folded, laid out channels last and rectified in place it takes about 0.6 of the time.
         _fold(self, ("_conv_stem", "_bn0"), ("_conv_head", "_bn1"))
@@ -158,7 +156,5 @@ def _fold(module: nn.Module, *pairs: tuple[str, str]) -> None:
     """Make one convolution of each (convolution, batch-norm) of `module`, by name, that it has."""
     for convolution, norm in pairs:
         if hasattr(module, convolution):
-            setattr(
-                module, convolution, fuse_conv_bn_eval(getattr(module, convolution), getattr(module, norm))
-            )
+            setattr(module, convolution, fuse_conv_bn_eval(getattr(module, convolution), getattr(module, norm)))
             setattr(module, norm, nn.Identity())

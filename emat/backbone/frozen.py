@@ -42,9 +42,7 @@ class Backbone(nn.Module, ABC):
         if pixels.ndim != 4 or pixels.shape[1] != 3:
             raise EmatError(f"a backbone takes pixels shaped (B, 3, H, W), not {tuple(pixels.shape)}")
         if not pixels.is_floating_point():
-            raise EmatError(
-                f"a backbone takes normalised float pixels, not {pixels.dtype}; scale and normalise first"
-            )
+            raise EmatError(f"a backbone takes normalised float pixels, not {pixels.dtype}; scale and normalise first")
         self.grid(pixels.shape[2], pixels.shape[3])
         # A traced graph cannot branch on values; whoever exports a backbone checks its pixels outside.
         if not torch.compiler.is_compiling() and not bool(torch.isfinite(pixels).all()):
@@ -62,9 +60,7 @@ class Backbone(nn.Module, ABC):
         wrong = misfits({name: tuple(value.shape) for name, value in tensors.items()}, self.shapes())
         if wrong:
             raise EmatError(f"these weights do not fit the backbone: {wrong}")
-        self.load_state_dict(
-            {name: value for name, value in tensors.items() if not _unused(name)}, strict=False
-        )
+        self.load_state_dict({name: value for name, value in tensors.items() if not _unused(name)}, strict=False)
         self.freeze()
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -84,9 +80,7 @@ def misfits(given: Mapping[str, tuple[int, ...]], expected: Mapping[str, tuple[i
     """
     missing = [name for name in expected if name not in given]
     unknown = [name for name in given if name not in expected and not _unused(name)]
-    reshaped = [
-        f"{n} is {given[n]} instead of {s}" for n, s in expected.items() if n in given and given[n] != s
-    ]
+    reshaped = [f"{n} is {given[n]} instead of {s}" for n, s in expected.items() if n in given and given[n] != s]
     parts = [("missing ", missing), ("unknown ", unknown), ("", reshaped)]
     return "; ".join(word + _some(names) for word, names in parts if names)
 
@@ -98,6 +92,4 @@ def _some(names: list[str], shown: int = 3) -> str:
 
 def _unused(name: str) -> bool:
     """What public files carry and no feature depends on: the mask token, poolers, heads, batch counters."""
-    return (
-        name == "mask_token" or name.startswith(("pooler.", "head.")) or name.endswith("num_batches_tracked")
-    )
+    return name == "mask_token" or name.startswith(("pooler.", "head.")) or name.endswith("num_batches_tracked")

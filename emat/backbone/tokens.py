@@ -31,9 +31,7 @@ def tokens_from_blocks(outputs: Tensor, heads: int) -> Tokens:
     """
     batch, depth, count, width = outputs.shape
     by_head = outputs.view(batch, depth, count, heads, width // heads).permute(0, 3, 1, 2, 4)
-    return by_head.reshape(
-        batch, heads * depth, count, width // heads
-    )  # (B, heads * depth, 1 + T, width / heads)
+    return by_head.reshape(batch, heads * depth, count, width // heads)  # (B, heads * depth, 1 + T, width / heads)
 
 
 def tokens_from_maps(maps: Sequence[Tensor], groups: Sequence[int], grid: Grid) -> Tokens:
@@ -56,9 +54,7 @@ def stack_tokens(tokens: Sequence[Tokens], grids: Sequence[Grid], grid: Grid) ->
     torch.Size([1, 5, 5, 6])
     """
     width = max(one.shape[3] for one in tokens)
-    return torch.cat(
-        [_pad(_regrid(one, old, grid), width) for one, old in zip(tokens, grids, strict=True)], dim=1
-    )
+    return torch.cat([_pad(_regrid(one, old, grid), width) for one, old in zip(tokens, grids, strict=True)], dim=1)
 
 
 def _split(features: Tensor, count: int, grid: Grid) -> list[Tensor]:

@@ -37,7 +37,7 @@ class LocalWeights:
 
     path: Path
     origin: str  # "package" or "cache"
-    sha256: str | None  # what the package's file, or the cached file's tensors, must hash to
+    sha256: str  # what the package's file, or the cached file's tensors, must hash to
     source: str  # where they came from
 
 
@@ -54,19 +54,17 @@ def find_weights(spec: BackboneSpec) -> LocalWeights | None:
         for folder in module.submodule_search_locations or ():
             path = Path(folder) / spec.package.member
             if path.is_file():
-                return LocalWeights(path, "package", spec.sha256, spec.package.distribution)
+                return LocalWeights(path, "package", spec.package.sha256, spec.package.distribution)
     path = backbone_file(spec.name)
     if not path.is_file():
         return None
     metadata = read_metadata(path)
-    return LocalWeights(path, "cache", metadata.get("digest"), metadata.get("source", "unknown"))
+    return LocalWeights(path, "cache", metadata.get("digest", ""), metadata.get("source", "unknown"))
 
 
 def verified(spec: BackboneSpec, found: LocalWeights) -> dict[str, Tensor]:
     """The tensors of weights found here; EmatError if they are not what they were."""
-    way_out = (
-        f"reinstall {found.source}" if found.origin == "package" else f"delete it and fetch {spec.name} again"
-    )
+    way_out = f"reinstall {found.source}" if found.origin == "package" else f"delete it and fetch {spec.name} again"
     if found.origin == "package" and file_sha256(found.path) != found.sha256:
         raise EmatError(f"{found.path} does not have the checksum of {spec.name}'s weights; {way_out}")
     tensors = read_backbone(spec, found.path)
@@ -89,9 +87,7 @@ def recognise(tensors: dict[str, Tensor], path: Path) -> BackboneSpec:
     for name, wrong in problems.items():
         if not wrong:
             return BACKBONES[name]
-    raise EmatError(
-        f"{path} is none of the backbones {', '.join(BACKBONES)} (its first tensor: {next(iter(tensors))})"
-    )
+    raise EmatError(f"{path} is none of the backbones {', '.join(BACKBONES)} (its first tensor: {next(iter(tensors))})")
 
 
 def expected_shapes(spec: BackboneSpec) -> dict[str, tuple[int, ...]]:
@@ -100,9 +96,7 @@ def expected_shapes(spec: BackboneSpec) -> dict[str, tuple[int, ...]]:
         return spec.make().shapes()
 
 
-def store_weights(
-    spec: BackboneSpec, tensors: dict[str, Tensor], source: str, source_sha256: str
-) -> LocalWeights:
+def store_weights(spec: BackboneSpec, tensors: dict[str, Tensor], source: str, source_sha256: str) -> LocalWeights:
     """Put weights into the cache; other weights than those already there are refused."""
     path = backbone_file(spec.name)
     tensors = {name: tensors[name] for name in expected_shapes(spec)}
@@ -131,16 +125,13 @@ def fetch_weights(spec: BackboneSpec) -> LocalWeights:
                 return _fetch_from(url, spec)
             except EmatError as error:
                 failures.append(str(error))
-                _say(str(error))
     raise EmatError(_nowhere(spec, failures))
 
 
 def _fetch_from(url: str, spec: BackboneSpec) -> LocalWeights:
     # Named for its source, so that a part of one source is never continued from another.
-    arrived = backbone_file(spec.name).with_name(
-        f"{spec.name}.{urlsplit(url).netloc}.{url.rsplit('/', 1)[1]}"
-    )
-    download(url, arrived, spec.sha256)
+    arrived = backbone_file(spec.name).with_name(f"{spec.name}.{urlsplit(url).netloc}.{url.rsplit('/', 1)[1]}")
+    download(url, arrived)
     try:
         return store_weights(spec, read_backbone(spec, arrived), url, file_sha256(arrived))
     finally:

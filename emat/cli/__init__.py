@@ -16,6 +16,9 @@ from emat import __version__
 from emat.errors import EmatError
 
 VERBS: dict[str, str] = {
+    "tasks": "Few-shot tasks: digest, count, freeze, show.",
+    "weights": "Backbones and heads: what is here, fetch more, import public files.",
+    "data": "Check a data set; show fold lists and whether they are the published ones.",
     "doctor": "What works on this machine: versions, memory, device, weights, extras.",
 }
 

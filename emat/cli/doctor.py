@@ -1,0 +1,167 @@
+"""`emat doctor`: what works on this machine."""
+
+import json
+import os
+import platform
+import re
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Annotated
+
+import numpy
+import torch
+import typer
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from emat import __version__
+from emat.backbone.home import emat_home
+from emat.backbone.inventory import BackboneState, HeadState, backbone_states, heads_here
+from emat.backbone.registry import DEFAULT_BACKBONE
+from emat.cli.weights import STYLES
+from emat.device import Device, Memory, available_devices, main_memory
+
+LARGEST_CHECKED = 200_000_000  # bytes; larger weights would take seconds to read through
+CANNOT_WORK = 2
+
+
+@dataclass(frozen=True)
+class Extra:
+    """An optional part of emat, and which of its packages are not installed."""
+
+    name: str
+    missing: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything the doctor looks at."""
+
+    versions: dict[str, str]
+    platform: str
+    cores: int | None
+    threads: int
+    memory: Memory
+    devices: list[Device]  # the one used by default first
+    home: Path
+    default_backbone: str
+    backbones: list[BackboneState]
+    heads: list[HeadState]
+    extras: list[Extra]
+
+    @property
+    def healthy(self) -> bool:
+        """Whether the default backbone can be used, and so emat at all."""
+        return any(state.usable for state in self.backbones if state.name == self.default_backbone)
+
+
+def command(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show what works on this machine: versions, memory, device, weights, extras.
+
+    Ends with code 2 if the default backbone's weights are missing or damaged. Example: emat doctor --json
+    """
+    report = examine()
+    if as_json:
+        typer.echo(json.dumps(asdict(report) | {"healthy": report.healthy}, indent=2, default=str))
+    else:
+        _show(report, Console())
+    if not report.healthy:
+        raise typer.Exit(CANNOT_WORK)
+
+
+def examine() -> Report:
+    """Look at this machine."""
+    return Report(
+        versions={
+            "emat": __version__,
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "numpy": numpy.__version__,
+        },
+        platform=platform.platform(),
+        cores=os.cpu_count(),
+        threads=torch.get_num_threads(),
+        memory=main_memory(),
+        devices=available_devices(),
+        home=emat_home(),
+        default_backbone=DEFAULT_BACKBONE,
+        backbones=backbone_states(LARGEST_CHECKED),
+        heads=heads_here(),
+        extras=extras(),
+    )
+
+
+def extras() -> list[Extra]:
+    """The extras that the installed emat declares, but for the one that is all of them."""
+    missing: dict[str, list[str]] = {}
+    for line in metadata.requires("emat") or ():
+        package, extra = re.match(r"[\w.-]+", line), re.search(r"extra == ['\"]([\w-]+)['\"]", line)
+        if package is None or extra is None or extra[1] == "all":
+            continue
+        absent = missing.setdefault(extra[1], [])
+        try:
+            metadata.version(package[0])
+        except metadata.PackageNotFoundError:
+            absent.append(package[0])
+    return [Extra(name, tuple(absent)) for name, absent in missing.items()]
+
+
+def _show(report: Report, console: Console) -> None:
+    console.print(_machine_table(report))
+    console.print(_weights_table(report))
+    console.print(_extras_table(report.extras))
+    for problem in (state.problem for state in report.backbones if state.problem):
+        console.print(f"[red]{escape(problem)}[/]")
+    if report.healthy:
+        console.print(f"[green]emat works here[/], by default with {report.default_backbone}.")
+    else:
+        advice = f"emat weights fetch {report.default_backbone}"
+        console.print(f"[red]{report.default_backbone}'s weights cannot be used[/]; run [bold]{advice}[/].")
+
+
+def _machine_table(report: Report) -> Table:
+    table = _table("This machine")
+    others = ", ".join(f"{device.name} ({device.description})" for device in report.devices[1:])
+    first = report.devices[0]
+    table.add_row("versions", ", ".join(f"{name} {version}" for name, version in report.versions.items()))
+    table.add_row("platform", escape(report.platform))
+    table.add_row("device", f"{first.name} ({first.description})" + (f"; also {others}" if others else ""))
+    table.add_row("threads", f"{report.threads}")
+    table.add_row("memory", f"{_size(report.memory.available)} available of {_size(report.memory.total)}")
+    table.add_row("EMAT_HOME", escape(str(report.home)))
+    return table
+
+
+def _weights_table(report: Report) -> Table:
+    table = _table("Weights")
+    for state in report.backbones:
+        where = f"{state.origin} {state.source}" if state.path else f"emat weights fetch {state.name}"
+        table.add_row(state.name, f"[{STYLES[state.state]}]{state.state}[/]", escape(where))
+    for head in report.heads:
+        table.add_row(head.name, "head", f"{head.method}, {head.channels} channels, from {escape(head.source)}")
+    return table
+
+
+def _extras_table(found: list[Extra]) -> Table:
+    table = _table("Extras")
+    for extra in found:
+        if extra.missing:
+            table.add_row(extra.name, "[dim]absent[/]", escape(f'pip install "emat[{extra.name}]"'))
+        else:
+            table.add_row(extra.name, "[green]installed[/]", "")
+    return table
+
+
+def _table(title: str) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE, show_header=False)
+    table.add_column(no_wrap=True, style="cyan")
+    return table
+
+
+def _size(count: int | None) -> str:
+    return "an unknown amount" if count is None else f"{count / 2**30:.1f} GB"

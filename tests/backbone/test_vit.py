@@ -1,0 +1,116 @@
+import json
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from emat.backbone import ViT
+from emat.backbone.tokens import tokens_from_blocks
+from emat.errors import EmatError
+from emat.tensor_files import read_tensors
+
+TOLERANCE = 1e-4  # of the golden data, in float32
+
+
+def tiny() -> ViT:
+    return ViT(width=96, depth=3, heads=6, patch=14, pos_grid=37)
+
+
+def by_the_rule(name: str, shape: tuple[int, ...]) -> Tensor:
+    """Weights as tests/parity/small.json defines them."""
+    values = np.random.RandomState(zlib.crc32(name.encode())).standard_normal(shape)
+    if name == "pos_embed":
+        values = 0.3 * values
+    elif len(shape) > 1:
+        values = values / np.sqrt(np.prod(shape[1:]))
+    else:
+        values = 0.5 + 0.3 * values
+    return torch.from_numpy(values.astype(np.float32))
+
+
+def filled(vit: ViT) -> ViT:
+    vit.load_public({name: by_the_rule(name, shape) for name, shape in vit.shapes().items()})
+    return vit
+
+
+def test_it_reproduces_the_golden_tokens_of_dinov2(shared: Path) -> None:
+    golden = read_tensors(shared / "parity" / "dinov2_tiny_seed5.safetensors")
+    vit = tiny()
+    prefix = "backbone."
+    vit.load_public({name.removeprefix(prefix): t for name, t in golden.items() if name.startswith(prefix)})
+    expected = tokens_from_blocks(golden["out.tokens"], heads=6)
+    torch.testing.assert_close(vit(golden["in.image"]), expected, rtol=TOLERANCE, atol=TOLERANCE)
+
+
+def test_it_reproduces_the_golden_tokens_given_by_rule() -> None:
+    case = json.loads((Path(__file__).parents[1] / "parity" / "small.json").read_text())["vit"]
+    image = torch.from_numpy(np.random.RandomState(3).standard_normal((1, 3, 140, 140)).astype(np.float32))
+    tokens = filled(tiny())(image)  # (1, 18, 101, 16)
+    blocks = tokens.view(1, 6, 3, 101, 16).permute(0, 2, 3, 1, 4).reshape(case["tokens_shape"])
+    expected = torch.tensor(case["every_37th"])
+    torch.testing.assert_close(blocks.flatten()[::37], expected, rtol=TOLERANCE, atol=TOLERANCE)
+
+
+def test_at_its_own_grid_the_position_embeddings_are_used_as_they_are() -> None:
+    vit = filled(ViT(width=24, depth=1, heads=2, patch=2, pos_grid=5))
+    assert torch.equal(vit._positions((5, 5)), vit.pos_embed)
+    assert vit._positions((5, 4)).shape == (1, 21, 24)
+
+
+def test_a_batch_equals_its_images_one_by_one_at_a_size_that_is_not_square() -> None:
+    vit, pixels = filled(tiny()), torch.randn(3, 3, 28, 70)
+    tokens = vit(pixels)
+    assert vit.grid(28, 70) == (2, 5)
+    assert tokens.shape == (3, vit.channels, 1 + 2 * 5, vit.width)
+    torch.testing.assert_close(tokens, torch.cat([vit(one[None]) for one in pixels]), rtol=1e-5, atol=1e-5)
+
+
+def test_registers_take_part_but_are_not_in_the_output() -> None:
+    vit = filled(ViT(width=24, depth=2, heads=2, patch=14, pos_grid=5, registers=4))
+    pixels = torch.randn(1, 3, 42, 28)
+    before = vit(pixels)
+    assert before.shape == (1, 4, 1 + 6, 12)
+    assert vit.register_tokens is not None
+    vit.register_tokens.neg_()
+    assert not torch.allclose(vit(pixels), before)
+
+
+def test_a_vit_without_layer_scale_has_no_such_tensors() -> None:
+    assert not any("ls1" in name for name in ViT(24, 1, 2, patch=8, pos_grid=4, layer_scale=False).shapes())
+
+
+def test_it_stays_frozen_whatever_the_network_around_it_does() -> None:
+    vit = tiny()
+    torch.nn.Sequential(vit).train()
+    assert not any(module.training for module in vit.modules())
+    assert not any(parameter.requires_grad for parameter in vit.parameters())
+    pixels = torch.randn(1, 3, 14, 14, requires_grad=True)
+    assert not vit(pixels).requires_grad
+
+
+@pytest.mark.parametrize(
+    ("pixels", "words"),
+    [
+        (torch.zeros(1, 3, 30, 28), "30 x 28 pixels does not divide into patches of 14"),
+        (torch.zeros(1, 4, 28, 28), "shaped .B, 3, H, W., not .1, 4, 28, 28."),
+        (torch.zeros(3, 28, 28), "shaped .B, 3, H, W."),
+        (torch.full((1, 3, 28, 28), torch.nan), "NaN"),
+        (torch.zeros(1, 3, 28, 28, dtype=torch.uint8), "uint8"),
+        (torch.zeros(1, 3, 0, 28), "0 x 28"),
+    ],
+)
+def test_pixels_it_cannot_encode_are_one_clear_error(pixels: Tensor, words: str) -> None:
+    with pytest.raises(EmatError, match=words):
+        tiny()(pixels)
+
+
+def test_weights_that_do_not_fit_are_named() -> None:
+    vit = ViT(width=24, depth=1, heads=2, patch=14, pos_grid=5)
+    tensors = {name: torch.zeros(shape) for name, shape in vit.shapes().items()}
+    tensors["surprise"] = tensors.pop("cls_token")
+    tensors["pos_embed"] = torch.zeros(1, 17, 24)
+    with pytest.raises(EmatError, match=r"missing cls_token; unknown surprise; pos_embed is \(1, 17, 24\) instead"):
+        vit.load_public(tensors)
