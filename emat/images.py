@@ -70,9 +70,7 @@ def read_photo(source: Source, *, name: str | None = None, max_pixels: int = MAX
         raise EmatError(f"{name} cannot be shown in RGB ({error}); save it as PNG") from None
 
 
-def photo_size(
-    source: Path | str | bytes, *, name: str | None = None, max_pixels: int = MAX_PIXELS
-) -> tuple[int, int]:
+def photo_size(source: Path | str | bytes, *, name: str | None = None, max_pixels: int = MAX_PIXELS) -> tuple[int, int]:
     """(H, W) that `read_photo` will give, from the file's header alone."""
     image = _open(source, PHOTO_FORMATS, max_pixels, name or describe(source))
     with image:
@@ -94,9 +92,7 @@ def read_mask(source: Source, *, name: str | None = None, max_pixels: int = MAX_
     image = _load(source, MASK_FORMATS, max_pixels, name)
     if image.mode in ("RGBA", "LA"):
         if np.asarray(image.getchannel("A")).min() < 255:
-            raise EmatError(
-                f"{name} is partly transparent, so its classes are not clear; save the mask without alpha"
-            )
+            raise EmatError(f"{name} is partly transparent, so its classes are not clear; save the mask without alpha")
         image = image.convert(image.mode[:-1])
     if image.mode == "RGB":
         return _indices_of_colours(np.asarray(image), name)
@@ -109,9 +105,7 @@ def read_mask(source: Source, *, name: str | None = None, max_pixels: int = MAX_
     raise EmatError(f"{name} has colour mode {image.mode}; save the mask as an indexed or greyscale PNG")
 
 
-def read_object_mask(
-    source: Source, *, name: str | None = None, max_pixels: int = MAX_PIXELS
-) -> NDArray[np.bool_]:
+def read_object_mask(source: Source, *, name: str | None = None, max_pixels: int = MAX_PIXELS) -> NDArray[np.bool_]:
     """The one object drawn in `source` as (H, W) bool, for masks that show a single class.
 
     Pixels at least half as bright as the brightest are the object, so 0/1, 0/255 and smoothed edges
@@ -146,9 +140,7 @@ def resize_mask(mask: Pixels, size: tuple[int, int]) -> Pixels:
     return np.array(Image.fromarray(mask).resize((width, height), Image.Resampling.NEAREST))
 
 
-def to_pixels(
-    photo: Pixels, size: tuple[int, int], mean: Sequence[float], std: Sequence[float]
-) -> NDArray[np.float32]:
+def to_pixels(photo: Pixels, size: tuple[int, int], mean: Sequence[float], std: Sequence[float]) -> NDArray[np.float32]:
     """`photo` (H, W, 3) as a backbone takes it, (3, h, w) float32: resized, scaled to [0, 1], normalised."""
     unit = resize_photo(photo, size).astype(np.float32) / np.float32(255)  # (h, w, 3)
     normalised = (unit - np.asarray(mean, np.float32)) / np.asarray(std, np.float32)
@@ -207,9 +199,7 @@ def _load(
         with image:
             image.load()
     except Exception as error:  # as above: truncated and hostile files
-        raise EmatError(
-            f"{name} is damaged ({_reason(error)}); fetch or save it again, or leave it out"
-        ) from None
+        raise EmatError(f"{name} is damaged ({_reason(error)}); fetch or save it again, or leave it out") from None
     return image
 
 
@@ -231,15 +221,11 @@ def _orientation(image: Image.Image) -> int:
 
 def _to_rgb(image: Image.Image, name: str, on: str = "white") -> Image.Image:
     if image.mode == "F":
-        raise EmatError(
-            f"{name} holds floating-point values, whose range is not known; save it with 8 or 16 bits"
-        )
+        raise EmatError(f"{name} holds floating-point values, whose range is not known; save it with 8 or 16 bits")
     if image.mode.startswith("I"):
         values = np.asarray(image).astype(np.int64)
         if values.min() < 0 or values.max() > 65535:
-            raise EmatError(
-                f"{name} holds 32-bit values, whose range is not known; save it with 8 or 16 bits"
-            )
+            raise EmatError(f"{name} holds 32-bit values, whose range is not known; save it with 8 or 16 bits")
         image = Image.fromarray(((values + 128) // 257).astype(np.uint8))
     if image.has_transparency_data:
         image = image.convert("RGBA")
@@ -261,17 +247,13 @@ def _mask_from_array(array: NDArray[np.generic], name: str = "the mask array") -
         raise EmatError(f"{name} must be (H, W) whole numbers, not {array.shape} {array.dtype}")
     lowest, highest = int(array.min()), int(array.max())
     if lowest < 0 or highest > 255:
-        raise EmatError(
-            f"{name} holds values from {lowest} to {highest}; class indices are 0 to 254, void is 255"
-        )
+        raise EmatError(f"{name} holds values from {lowest} to {highest}; class indices are 0 to 254, void is 255")
     return array.astype(np.uint8)
 
 
 def _indices_of_colours(colours: Pixels, name: str) -> Pixels:
     key = colours.astype(np.uint32) @ np.array([65536, 256, 1], np.uint32)  # (H, W), one number a colour
-    known = {
-        int(VOC_PALETTE[i].astype(np.uint32) @ np.array([65536, 256, 1], np.uint32)): i for i in VOC_INDICES
-    }
+    known = {int(VOC_PALETTE[i].astype(np.uint32) @ np.array([65536, 256, 1], np.uint32)): i for i in VOC_INDICES}
     found, where = np.unique(key, return_inverse=True)
     if all(int(colour) in known for colour in found):
         return np.array([known[int(colour)] for colour in found], np.uint8)[where.reshape(key.shape)]

@@ -185,9 +185,7 @@ def test_arrays_of_other_shapes_and_types_are_refused() -> None:
 
 
 @given(MASKS)
-def test_an_indexed_mask_comes_back_exactly(
-    tmp_path_factory: pytest.TempPathFactory, mask: np.ndarray
-) -> None:
+def test_an_indexed_mask_comes_back_exactly(tmp_path_factory: pytest.TempPathFactory, mask: np.ndarray) -> None:
     path = tmp_path_factory.mktemp("masks") / "mask.png"
     write_indexed_png(path, mask)
     assert np.array_equal(read_mask(path), mask)

@@ -75,9 +75,7 @@ def lists(
     ] = 0.0,
     folds: Annotated[
         str | None,
-        typer.Option(
-            help="With --from-masks: a number of folds, or a file with a fold's class names on each line."
-        ),
+        typer.Option(help="With --from-masks: a number of folds, or a file with a fold's class names on each line."),
     ] = None,
     write: Annotated[
         Path | None, typer.Option(metavar="OUT", help="Write the lists there in emat's plain format.")
@@ -94,9 +92,7 @@ def lists(
         assert masks is not None
         opened = open_dataset(masks, dataset)
         names = {opened.name: opened.classes}
-        found = lists_from_masks(
-            opened, folds, min_area, lambda n: follow(n, len(opened.names), "masks read")
-        )
+        found = lists_from_masks(opened, folds, min_area, lambda n: follow(n, len(opened.names), "masks read"))
     for fold_list in found if write is not None else ():
         assert write is not None
         write_fold_list(fold_list, write / place_of(fold_list))
@@ -134,9 +130,7 @@ def _counts_in_lines(counts: dict[str, int]) -> str:
 
 
 def _report_as_json(outcome: Report) -> dict[str, object]:
-    findings = [
-        {**asdict(finding), "fault": finding.fault, "advice": finding.advice} for finding in outcome.findings
-    ]
+    findings = [{**asdict(finding), "fault": finding.fault, "advice": finding.advice} for finding in outcome.findings]
     return {**asdict(outcome), "clean": outcome.clean, "findings": findings}
 
 

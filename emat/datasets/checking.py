@@ -27,9 +27,7 @@ KINDS: dict[str, Kind] = {
     "missing mask": Kind("add the masks, or remove the photos and list entries"),
     "unreadable photo": Kind("fetch or export these files again, or remove them with their masks"),
     "unreadable mask": Kind("save these masks again as indexed or greyscale PNG, or correct the annotation"),
-    "mask of another size": Kind(
-        "save the mask at its photo's size, or the photo upright without EXIF rotation"
-    ),
+    "mask of another size": Kind("save the mask at its photo's size, or the photo upright without EXIF rotation"),
     "unknown class id": Kind("correct the masks, or name these ids in classes.txt"),
     "no class in mask": Kind("nothing: such photos are never drawn into a task", fault=False),
     "class without photo": Kind("nothing, unless a fold needs the class", fault=False),

@@ -61,9 +61,7 @@ class CocoDataset(Dataset):
         self.root = root
         files = coco_files(root)
         if not files:
-            raise EmatError(
-                f"{root} has no instance JSON; COCO keeps it as annotations/instances_val2014.json"
-            )
+            raise EmatError(f"{root} has no instance JSON; COCO keeps it as annotations/instances_val2014.json")
         self.splits = tuple(_split(root, file) for file in files)
         self._cache = MaskCache(keep_masks_in)
 
@@ -73,17 +71,13 @@ class CocoDataset(Dataset):
         first, *others = self.splits
         for other in others:
             if other.instances.classes != first.instances.classes:
-                raise EmatError(
-                    f"{first.file} and {other.file} list different categories; open each by itself"
-                )
+                raise EmatError(f"{first.file} and {other.file} list different categories; open each by itself")
         return first.instances.classes
 
     @cached_property
     def names(self) -> tuple[str, ...]:  # type: ignore[override]
         """Of every photo in the JSON files."""
-        return tuple(
-            split.prefix + photo for split in self.splits for photo in sorted(split.instances.drawings)
-        )
+        return tuple(split.prefix + photo for split in self.splits for photo in sorted(split.instances.drawings))
 
     @property
     def has_photos(self) -> bool:
@@ -127,9 +121,7 @@ class CocoDataset(Dataset):
     def _split_of(self, name: str) -> CocoSplit:
         possible = [split for split in self.splits if name.startswith(split.prefix)]
         if len(possible) > 1:  # several JSON files over one folder of photos
-            possible = [
-                split for split in possible if name.removeprefix(split.prefix) in split.instances.drawings
-            ]
+            possible = [split for split in possible if name.removeprefix(split.prefix) in split.instances.drawings]
         if not possible:
             raise self.unknown(name)
         return possible[0]

@@ -38,11 +38,7 @@ class FileTree:
 
         Of two files that differ in their suffix alone, the one whose suffix is named first counts.
         """
-        inside = [
-            f
-            for f in self.folders
-            if f == folder or (nested and (folder == "" or f.startswith(f"{folder}/")))
-        ]
+        inside = [f for f in self.folders if f == folder or (nested and (folder == "" or f.startswith(f"{folder}/")))]
         found: dict[str, str] = {}
         for suffix in reversed(suffixes):
             for path in (PurePosixPath(f, name) for f in inside for name in self.folders[f]):
@@ -92,9 +88,7 @@ class FileTree:
         found: dict[str, list[str]] = defaultdict(list)
         for member in self._zip().namelist():
             path = PurePosixPath(member)
-            if not member.endswith("/") and not any(
-                part.startswith((".", "__MACOSX")) for part in path.parts
-            ):
+            if not member.endswith("/") and not any(part.startswith((".", "__MACOSX")) for part in path.parts):
                 found["" if str(path.parent) == "." else str(path.parent)].append(path.name)
         return found
 

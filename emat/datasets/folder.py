@@ -33,9 +33,7 @@ class FolderDataset(TreeDataset):
             raise EmatError(f"{root} has no masks; put indexed or greyscale PNG files into {root / 'masks'}")
         file = next((file for file in CLASS_FILES if file in self._tree.folders.get("", ())), None)
         if file is None:
-            raise EmatError(
-                f"{root} has no classes.txt; write one class name a line, the first for mask value 1"
-            )
+            raise EmatError(f"{root} has no classes.txt; write one class name a line, the first for mask value 1")
         self.classes = class_names_in(self._tree.text(file), self._tree.describe(file))
         self.names = tuple(self._masks)
 
@@ -60,9 +58,7 @@ class ClassFoldersDataset(TreeDataset):
         self._tree = FileTree(root)
         self._masks, self._photos = _photos_and_masks(self._tree)
         if not self._masks:
-            raise EmatError(
-                f"{root} has no masks; they lie in masks/<class>/x.png or beside photos in <class>/x.png"
-            )
+            raise EmatError(f"{root} has no masks; they lie in masks/<class>/x.png or beside photos in <class>/x.png")
         self.names = tuple(self._masks)
         self.classes = number_classes(sorted({_class_of(name) for name in (*self._masks, *self._photos)}))
         self._index = {name: number for number, name in enumerate(self.classes, start=1)}
@@ -99,6 +95,4 @@ def _class_of(name: str) -> str:
 
 def _pairs(names: tuple[str, ...]) -> bool:
     stems = {name[:-4] for name in names if name.lower().endswith(".png")}
-    return any(
-        name.lower().endswith((".jpg", ".jpeg")) and name.rpartition(".")[0] in stems for name in names
-    )
+    return any(name.lower().endswith((".jpg", ".jpeg")) and name.rpartition(".")[0] in stems for name in names)

@@ -28,9 +28,7 @@ def folds_by_name(classes: Sequence[str], names: Sequence[Sequence[str]]) -> tup
                     f"fold {fold} has the class {name!r}, which the data set lacks; it has {_some(classes)}"
                 )
             if name in seen:
-                raise EmatError(
-                    f"the class {name!r} is in folds {seen[name]} and {fold}; leave it in one of them"
-                )
+                raise EmatError(f"the class {name!r} is in folds {seen[name]} and {fold}; leave it in one of them")
             seen[name] = fold
     return tuple(tuple(sorted(index[name] for name in members)) for members in names)
 

@@ -62,11 +62,7 @@ def _folds(dataset: Dataset, folds: str | None) -> tuple[tuple[int, ...], ...]:
         return tuple(fold_classes(dataset.name, fold) for fold in range(FOLDS))
     if folds is None:
         return split_evenly(dataset.classes, min(FOLDS, len(dataset.classes)))
-    return (
-        split_evenly(dataset.classes, int(folds))
-        if folds.isdecimal()
-        else read_folds(Path(folds), dataset.classes)
-    )
+    return split_evenly(dataset.classes, int(folds)) if folds.isdecimal() else read_folds(Path(folds), dataset.classes)
 
 
 def _order(fold_list: FoldList) -> tuple[str, int, int, int, int]:

@@ -64,9 +64,7 @@ def _is_yolo(root: Path) -> bool:
 def _is_folder(root: Path) -> bool:
     tree = FileTree(root)
     has_masks = any(folder.split("/")[0] == "masks" for folder in tree.folders)
-    return has_masks and (
-        "masks" in tree.folders or any(file in tree.folders.get("", ()) for file in CLASS_FILES)
-    )
+    return has_masks and ("masks" in tree.folders or any(file in tree.folders.get("", ()) for file in CLASS_FILES))
 
 
 def _is_class_folders(root: Path) -> bool:
@@ -80,9 +78,7 @@ def _is_labelme(root: Path) -> bool:
 
 def _is_masks_alone(root: Path) -> bool:
     folders = FileTree(root).folders
-    return len(folders) == 1 and all(
-        n.lower().endswith(MASK_SUFFIXES) for names in folders.values() for n in names
-    )
+    return len(folders) == 1 and all(n.lower().endswith(MASK_SUFFIXES) for names in folders.values() for n in names)
 
 
 # In the order in which they are tried.

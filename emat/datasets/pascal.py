@@ -43,9 +43,7 @@ class PascalDataset(TreeDataset):
         self._masks = self._tree.files(folder, MASK_SUFFIXES)
         self._photos = self._tree.files(self._below_top(PHOTO_FOLDER), PHOTO_SUFFIXES)
         if not self._masks:
-            raise EmatError(
-                f"{self._tree.describe(folder)} holds no masks; they are PNG files of class indices"
-            )
+            raise EmatError(f"{self._tree.describe(folder)} holds no masks; they are PNG files of class indices")
         self.names = tuple(self._masks)
         self.classes = self._read_classes()
 
@@ -82,9 +80,7 @@ class PascalDataset(TreeDataset):
 
 def _only_mask_folder(tree: FileTree) -> str:
     folders = [
-        folder
-        for folder, names in tree.folders.items()
-        if any(name.lower().endswith(MASK_SUFFIXES) for name in names)
+        folder for folder, names in tree.folders.items() if any(name.lower().endswith(MASK_SUFFIXES) for name in names)
     ]
     if len(folders) != 1:
         raise EmatError(

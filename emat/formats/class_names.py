@@ -71,9 +71,7 @@ def class_names_in(text: str, path: str) -> tuple[str, ...]:
 def _in_order(numbered: Sequence[tuple[int, str]], path: str) -> list[str]:
     names = {index: name for index, name in numbered if index not in (0, VOID)}
     if sorted(names) != list(range(1, len(names) + 1)):
-        raise EmatError(
-            f"{path} numbers its classes {sorted(names)}; they must be 1, 2, 3 and so on without gaps"
-        )
+        raise EmatError(f"{path} numbers its classes {sorted(names)}; they must be 1, 2, 3 and so on without gaps")
     return _without_repeats([names[index] for index in sorted(names)], path)
 
 

@@ -50,9 +50,7 @@ def read_coco(path: Path) -> CocoInstances:
             f"{path} is not COCO instance JSON: {type(error).__name__} {error}; "
             "it needs images, annotations and categories"
         ) from None
-    names = dict.fromkeys(
-        categories[number] for number in sorted(categories)
-    )  # two ids of one name are one class
+    names = dict.fromkeys(categories[number] for number in sorted(categories))  # two ids of one name are one class
     return CocoInstances(number_classes(list(names)), {drawing.photo: drawing for drawing in drawings})
 
 
@@ -84,13 +82,9 @@ def _objects_by_photo(
     for annotation in annotations:
         photo, category = int(annotation["image_id"]), int(annotation["category_id"])
         if photo not in photos:
-            raise EmatError(
-                f"annotation {annotation.get('id')} is for image {photo}, which is not in the file"
-            )
+            raise EmatError(f"annotation {annotation.get('id')} is for image {photo}, which is not in the file")
         if category not in categories:
-            raise EmatError(
-                f"annotation {annotation.get('id')} has category {category}, which is not in the file"
-            )
+            raise EmatError(f"annotation {annotation.get('id')} has category {category}, which is not in the file")
         region = annotation.get("segmentation")
         if region:
             objects[photo].append(DrawnObject(categories[category], region, bool(annotation.get("iscrowd"))))
@@ -101,7 +95,5 @@ def _safe(name: str) -> str:
     """`name`, unless it leads out of the photo folder: names become paths in the cache of masks."""
     parts = name.replace("\\", "/").split("/")
     if not name or ".." in parts or parts[0] == "" or ":" in parts[0]:
-        raise EmatError(
-            f"the file name {name!r} leads out of the photo folder; make it relative to that folder"
-        )
+        raise EmatError(f"the file name {name!r} leads out of the photo folder; make it relative to that folder")
     return "/".join(parts)

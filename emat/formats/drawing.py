@@ -45,9 +45,7 @@ class Drawing:
 
     def __post_init__(self) -> None:
         if not (self.height > 0 and self.width > 0 and self.height * self.width <= MAX_PIXELS):
-            raise EmatError(
-                f"the annotation of {self.photo} says {self.width} x {self.height} pixels; correct that"
-            )
+            raise EmatError(f"the annotation of {self.photo} says {self.width} x {self.height} pixels; correct that")
 
     def label_map(self, classes: Sequence[str]) -> LabelMap:
         """(H, W) class indices: `classes[i]` is painted as i + 1, crowds as void."""
@@ -94,4 +92,4 @@ def coco_masks() -> ModuleType:
         from pycocotools import mask
     except ImportError:
         raise EmatError('drawn outlines are filled by pycocotools: pip install "emat[data]"') from None
-    return mask  # type: ignore[no-any-return]
+    return mask

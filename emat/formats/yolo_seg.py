@@ -38,9 +38,7 @@ def _object(line: str, where: str, size: tuple[int, int], classes: Sequence[str]
     if len(fractions) < FEWEST_NUMBERS or len(fractions) % 2:
         raise EmatError(f"{where} has {len(fractions)} coordinates; an outline has at least three x y pairs")
     if not all(-1 <= fraction <= 2 for fraction in fractions):
-        raise EmatError(
-            f"{where} has coordinates beyond the photo; they are fractions from 0 to 1, not pixels"
-        )
+        raise EmatError(f"{where} has coordinates beyond the photo; they are fractions from 0 to 1, not pixels")
     if not 0 <= number < len(classes):
         raise EmatError(f"{where} has class {number}, but there are classes 0 to {len(classes) - 1}")
     scale = (size[1], size[0])  # x by the width, y by the height
@@ -58,9 +56,7 @@ def read_yolo_names(path: Path) -> tuple[str, ...]:
         raise EmatError(f"{path} cannot be read as text ({error})") from None
     names = _names_in_yaml([line.split(" #")[0].rstrip() for line in lines])
     if not names:
-        raise EmatError(
-            f"{path} has no class list; it needs names: [cat, dog] or one name a line below names:"
-        )
+        raise EmatError(f"{path} has no class list; it needs names: [cat, dog] or one name a line below names:")
     return number_classes(names)
 
 
@@ -71,9 +67,7 @@ def _names_in_yaml(lines: Sequence[str]) -> list[str]:
         return []
     inline = lines[start].removeprefix("names:").strip()
     if inline:
-        joined = (
-            " ".join([inline, *lines[start + 1 :]]) if "]" not in inline and "}" not in inline else inline
-        )
+        joined = " ".join([inline, *lines[start + 1 :]]) if "]" not in inline and "}" not in inline else inline
         items = joined.strip("[{").split("]")[0].split("}")[0].split(",")
     else:
         items = []

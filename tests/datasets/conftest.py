@@ -57,8 +57,7 @@ def coco_content(photos: list[str]) -> dict[str, Any]:
     return {
         "categories": [{"id": 7, "name": "dog"}, {"id": 3, "name": "cat"}],
         "images": [
-            {"id": n, "file_name": photo, "height": HEIGHT, "width": WIDTH}
-            for n, photo in enumerate(photos, start=1)
+            {"id": n, "file_name": photo, "height": HEIGHT, "width": WIDTH} for n, photo in enumerate(photos, start=1)
         ],
         "annotations": [
             {"id": 1, "image_id": 1, "category_id": 3, "iscrowd": 0, "segmentation": [LEFT_HALF]},
@@ -87,9 +86,7 @@ def coco_2014(root: Path) -> Path:
 
 def coco_mini(root: Path) -> Path:
     (root / "annotations").mkdir(parents=True)
-    (root / "annotations" / "instances_train2017.json").write_text(
-        json.dumps(coco_content(["01.jpg", "02.jpg"]))
-    )
+    (root / "annotations" / "instances_train2017.json").write_text(json.dumps(coco_content(["01.jpg", "02.jpg"])))
     for photo in ("01.jpg", "02.jpg"):
         save_photo(root / "images" / photo)
     return root

@@ -1,0 +1,98 @@
+"""Outlines become exactly the pixels they enclose."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from pycocotools import mask as coco
+
+from emat.errors import EmatError
+from emat.formats.drawing import Drawing, DrawnObject
+from emat.images import VOID
+
+HEIGHT, WIDTH = 9, 12
+MASKS = hnp.arrays(bool, (HEIGHT, WIDTH))
+
+
+@st.composite
+def boxes(draw: st.DrawFn) -> tuple[int, int, int, int]:
+    left, right = sorted(draw(st.lists(st.integers(0, WIDTH), min_size=2, max_size=2, unique=True)))
+    top, bottom = sorted(draw(st.lists(st.integers(0, HEIGHT), min_size=2, max_size=2, unique=True)))
+    return left, top, right, bottom
+
+
+def outline(box: tuple[int, int, int, int]) -> list[float]:
+    left, top, right, bottom = box
+    return [left, top, right, top, right, bottom, left, bottom]
+
+
+@given(st.lists(st.tuples(st.sampled_from(["cat", "dog"]), boxes()), max_size=4))
+def test_boxes_are_painted_in_order_the_later_on_top(objects: list[tuple[str, tuple[int, int, int, int]]]) -> None:
+    expected = np.zeros((HEIGHT, WIDTH), np.uint8)
+    for name, (left, top, right, bottom) in objects:
+        expected[top:bottom, left:right] = 1 if name == "cat" else 2
+    drawing = Drawing("a.jpg", HEIGHT, WIDTH, tuple(DrawnObject(name, [outline(box)]) for name, box in objects))
+    assert np.array_equal(drawing.label_map(["cat", "dog"]), expected)
+
+
+@given(MASKS)
+def test_run_lengths_give_back_the_mask(mask: np.ndarray) -> None:
+    runs = coco.encode(np.asfortranarray(mask, np.uint8))
+    drawing = Drawing("a.jpg", HEIGHT, WIDTH, (DrawnObject("cat", runs),))
+    assert np.array_equal(drawing.label_map(["cat"]), mask.astype(np.uint8))
+
+
+@given(MASKS)
+def test_plain_run_lengths_give_back_the_mask(mask: np.ndarray) -> None:
+    columns = mask.ravel(order="F")
+    changes = np.flatnonzero(np.diff(np.concatenate([[False], columns, [not columns[-1]]])))
+    counts = np.diff(np.concatenate([[0], changes])).tolist()
+    runs = {"size": [HEIGHT, WIDTH], "counts": counts}
+    drawing = Drawing("a.jpg", HEIGHT, WIDTH, (DrawnObject("cat", runs),))
+    assert np.array_equal(drawing.label_map(["cat"]), mask.astype(np.uint8))
+
+
+def test_crowds_are_void_below_everything() -> None:
+    whole, corner = outline((0, 0, WIDTH, HEIGHT)), outline((0, 0, 2, 2))
+    objects = (DrawnObject("cat", [corner]), DrawnObject("cat", [whole], crowd=True))
+    painted = Drawing("a.jpg", HEIGHT, WIDTH, objects).label_map(["cat"])
+    assert painted[:2, :2].tolist() == [[1, 1], [1, 1]]
+    assert (painted == VOID).sum() == HEIGHT * WIDTH - 4
+
+
+def test_less_than_three_corners_enclose_nothing() -> None:
+    assert not Drawing("a.jpg", 4, 4, (DrawnObject("cat", [[0, 0, 3, 3]]),)).label_map(["cat"]).any()
+
+
+@pytest.mark.parametrize(
+    "region",
+    [
+        {"size": [4, 4], "counts": [99]},
+        {"size": [4, 4], "counts": [-3, 19]},
+        {"size": [4, 4], "counts": "PPPPPPPPPPPP9999"},
+        {"size": [400, 400], "counts": [160000]},
+        {"counts": [16]},
+        {"size": [4, 4], "counts": None},
+        [["a", "b", "c", "d", "e", "f"]],
+    ],
+)
+def test_a_region_that_cannot_be_drawn_names_the_photo(region: object) -> None:
+    drawing = Drawing("a.jpg", 4, 4, (DrawnObject("cat", region),))  # type: ignore[arg-type]
+    with pytest.raises(EmatError, match=r"annotation of a\.jpg has a cat that cannot be drawn"):
+        drawing.label_map(["cat"])
+
+
+def test_classes_and_sizes_that_cannot_be_are_refused() -> None:
+    with pytest.raises(EmatError, match="'cat', which is not listed"):
+        Drawing("a.jpg", 4, 4, (DrawnObject("cat", [outline((0, 0, 2, 2))]),)).label_map(["dog"])
+    for height, width in ((0, 4), (-1, 4), (40_000, 40_000)):
+        with pytest.raises(EmatError, match="pixels; correct that"):
+            Drawing("a.jpg", height, width, ())
+
+
+def test_many_classes_make_a_wider_label_map() -> None:
+    classes = [str(number) for number in range(300)]
+    painted = Drawing("a.jpg", 4, 4, (DrawnObject("299", [outline((0, 0, 4, 4))]),)).label_map(classes)
+    assert painted.dtype == np.uint16
+    assert (painted == 300).all()
