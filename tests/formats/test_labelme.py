@@ -49,8 +49,9 @@ def test_a_small_mask_is_put_in_its_place(tmp_path: Path) -> None:
     expected = np.zeros((20, 30), np.uint8)
     expected[18:, 28:] = [[1, 0], [1, 1]]
     assert np.array_equal(painted(write(tmp_path / "a.json", shape)), expected)
-    with pytest.raises(EmatError, match="beyond the photo"):
-        read_labelme(write(tmp_path / "a.json", {**shape, "points": [[29, 18], [30, 19]]}))
+    for corner in ([29, 18], [28, 19], [-1, 18], [28, -1]):
+        with pytest.raises(EmatError, match="beyond the photo"):
+            read_labelme(write(tmp_path / "a.json", {**shape, "points": [corner, [30, 20]]}))
     with pytest.raises(EmatError, match=r"a\.json"):
         read_labelme(write(tmp_path / "a.json", {**shape, "mask": "&&&"}))
 

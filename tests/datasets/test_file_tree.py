@@ -1,0 +1,64 @@
+"""A folder and a zip look the same from outside."""
+
+import os
+import zipfile
+from collections.abc import Callable
+from multiprocessing import get_context
+from pathlib import Path
+
+import pytest
+
+from emat.datasets.file_tree import FileTree
+from emat.errors import EmatError
+
+Build = Callable[[str], Path]
+
+
+def test_a_zip_lists_and_reads_what_its_folder_does(build: Build, tmp_path: Path) -> None:
+    folder = FileTree(build("folder"))
+    path = tmp_path / "all.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, files in folder.folders.items():
+            for file in files:
+                member = f"{name}/{file}" if name else file
+                archive.write(folder.root / member, member)
+    zipped = FileTree(path)
+    assert zipped.folders == folder.folders
+    assert zipped.text("classes.txt") == folder.text("classes.txt")
+    assert (
+        zipped.files("masks", (".png",))
+        == folder.files("masks", (".png",))
+        == {
+            "a": "masks/a.png",
+            "b": "masks/b.png",
+        }
+    )
+
+
+def test_of_two_files_of_one_name_the_suffix_named_first_counts(tmp_path: Path) -> None:
+    for name in ("x.png", "x.jpg", ".hidden.jpg"):
+        (tmp_path / name).touch()
+    assert FileTree(tmp_path).files("", (".jpg", ".png")) == {"x": "x.jpg"}
+    assert FileTree(tmp_path).files("", (".png", ".jpg")) == {"x": "x.png"}
+
+
+def test_a_forked_process_opens_the_zip_for_itself(build: Build) -> None:
+    tree = FileTree(build("voc zip"))
+    inherited = tree._zip()
+
+    def leave_with_verdict() -> None:
+        os._exit(0 if tree._zip() is not inherited else 1)
+
+    child = get_context("fork").Process(target=leave_with_verdict)
+    child.start()
+    child.join()
+    assert child.exitcode == 0
+    assert tree._zip() is inherited
+
+
+def test_a_path_that_is_no_tree_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "cut.zip").write_bytes(b"PK\x03\x04 and no more")
+    with pytest.raises(EmatError, match="neither a folder nor a zip"):
+        FileTree(tmp_path / "cut.zip")
+    with pytest.raises(EmatError, match="does not exist"):
+        FileTree(tmp_path / "nothing")
