@@ -1,22 +1,19 @@
 """The options that say which tasks are meant, shared by every verb that draws tasks."""
 
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, Concatenate, ParamSpec, TypeVar
+from typing import Annotated, Any, Concatenate, ParamSpec
 
 import typer
-from rich.console import Console
-from rich.progress import track
 
-from emat.datasets.fold_lists import FOLDS
+from emat.cli.progress import follow
 from emat.tasks.benchmark import Benchmark, open_benchmark
 from emat.tasks.sampling import TaskSampler
 from emat.tasks.task import Setting
 
-Item = TypeVar("Item")
 Own = ParamSpec("Own")
 
 
@@ -52,11 +49,10 @@ class TaskOptions:
     tasks: Annotated[int | None, typer.Option(help="Tasks per fold. Default: as published, 1000.")] = None
     names: Annotated[Path | None, typer.Option(help="Made lists: a file of the images to use, a name a line.")] = None
     folds: Annotated[
-        str,
-        typer.Option(help="Made lists: number of folds, or a file with a fold's class names on each line."),
-    ] = str(FOLDS)
-    minimum_area: Annotated[
-        float, typer.Option(help="Made lists: an image counts for a class that covers more than this.")
+        str | None, typer.Option(help="Made lists: number of folds, or a file with a fold's class names on each line.")
+    ] = None
+    min_area: Annotated[
+        float, typer.Option(min=0, max=1, help="Made lists: a class must cover more of the photo than this.")
     ] = 0.0
 
     def open(self, only: Sequence[int] | None = None) -> Benchmark:
@@ -67,10 +63,10 @@ class TaskOptions:
             self.data,
             size=self.size,
             names=self.names,
-            folds=int(self.folds) if self.folds.isdecimal() else Path(self.folds),
-            minimum_area=self.minimum_area,
+            folds=self.folds,
+            min_area=self.min_area,
             only=only,
-            watch=lambda names: progress(names, "Reading masks"),
+            watch=lambda names: follow(names, len(names), "masks read"),
         )
 
     def sampler(self, benchmark: Benchmark, fold: int) -> TaskSampler:
@@ -102,9 +98,3 @@ def with_task_options(command: Callable[Concatenate[TaskOptions, Own], None]) ->
     with_options.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     with_options.__annotations__ = {each.name: each.annotation for each in parameters}
     return with_options
-
-
-def progress(items: Sequence[Item], label: str) -> Iterable[Item]:
-    """`items`, with a progress bar on standard error where that is a terminal."""
-    console = Console(stderr=True)
-    return track(items, label, console=console, transient=True, disable=not console.is_terminal)

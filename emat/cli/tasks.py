@@ -10,9 +10,11 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from emat.cli.task_options import TaskOptions, progress, with_task_options
+from emat.cli.progress import follow
+from emat.cli.task_options import TaskOptions, with_task_options
 from emat.datasets.circulated_lists import equals_published
 from emat.datasets.fold_lists import write_fold_list
+from emat.datasets.listing import place_of
 from emat.errors import EmatError
 from emat.tasks.benchmark import Benchmark
 from emat.tasks.frozen import freeze, write_frozen_tasks
@@ -28,28 +30,24 @@ Fold = Annotated[int, typer.Option(help="Which fold, from 0.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-@app.command("digest")
+@app.command("digest", epilog="Example: emat tasks digest --dataset pascal --lists splits --fold 0 --way 2 --shot 1")
 @with_task_options
 def digest_command(options: TaskOptions, fold: Fold = 0) -> None:
-    """Print the SHA-256 of a fold's tasks, to hold them against someone else's.
-
-    Example: emat tasks digest --dataset pascal --lists splits --fold 0 --way 2 --shot 1
-    """
+    """Print the SHA-256 of a fold's tasks, to hold them against someone else's."""
     typer.echo(digest(_draw(options, options.open(only=[fold]), fold)))
 
 
-@app.command("count")
+@app.command(
+    "count",
+    epilog="Example: emat tasks count --dataset pascal --lists splits --masks masks.zip --setting fully-augmented",
+)
 @with_task_options
 def count_command(
     options: TaskOptions,
     fold: Annotated[list[int] | None, typer.Option(help="Only these folds. Default: all.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Count the tasks that a setting augments, in all and per fold.
-
-    Example: emat tasks count --dataset pascal --lists splits --masks voc2012-masks.zip
-    --setting partially-augmented --way 2 --shot 1
-    """
+    """Count the tasks that a setting augments, in all and per fold."""
     benchmark = options.open(only=fold)
     folds = fold or [each.fold for each in benchmark.fold_lists]
     rows = [_count_row(number, _draw(options, benchmark, number)) for number in folds]
@@ -70,17 +68,17 @@ def count_command(
         _print_counts(counts)
 
 
-@app.command("freeze")
+@app.command(
+    "freeze",
+    epilog="Example: emat tasks freeze --dataset pascal --lists splits --fold 0 --way 2 --shot 1 -o tasks.jsonl",
+)
 @with_task_options
 def freeze_command(
     options: TaskOptions,
     output: Annotated[Path, typer.Option("--output", "-o", help="The file to write, JSON lines.")],
     fold: Fold = 0,
 ) -> None:
-    """Write a fold's tasks to a file, which an evaluation on any machine can repeat.
-
-    Example: emat tasks freeze --dataset pascal --lists splits --fold 0 --way 2 --shot 1 -o tasks.jsonl
-    """
+    """Write a fold's tasks to a file, which an evaluation on any machine can repeat."""
     benchmark = options.open(only=[fold])
     frozen = freeze(options.sampler(benchmark, fold))
     _keep_areas(benchmark)
@@ -88,7 +86,7 @@ def freeze_command(
     typer.echo(f"{output}: {len(frozen.tasks)} tasks, digest {frozen.digest}")
 
 
-@app.command("show")
+@app.command("show", epilog="Example: emat tasks show --data VOC2012 --fold 2 --way 2 --shot 1 --index 731 -o task.png")
 @with_task_options
 def show_command(
     options: TaskOptions,
@@ -96,10 +94,7 @@ def show_command(
     index: Annotated[int, typer.Option(help="Which task, from 0.")],
     fold: Fold = 0,
 ) -> None:
-    """Draw a task: support images with their masks, and the query with the truth.
-
-    Example: emat tasks show --data VOC2012 --fold 2 --way 2 --shot 1 --index 731 -o task.png
-    """
+    """Draw a task: support images with their masks, and the query with the truth."""
     benchmark = options.open(only=[fold])
     sampler = options.sampler(benchmark, fold)
     if benchmark.dataset is None:
@@ -115,17 +110,14 @@ def show_command(
     typer.echo(f"{output}: task {index} of fold {fold}, {picture.width} x {picture.height} pixels")
 
 
-@app.command("sizes")
+@app.command("sizes", epilog="Example: emat tasks sizes --dataset pascal --lists splits --masks voc2012-masks.zip")
 @with_task_options
 def sizes_command(
     options: TaskOptions,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Folder for the size splits' lists.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Count objects by size per fold, and hold size splits made from the masks against the published ones.
-
-    Example: emat tasks sizes --dataset pascal --lists splits --masks voc2012-masks.zip
-    """
+    """Count objects by size per fold, and hold size splits made from the masks against the published ones."""
     benchmark = options.open()
     if benchmark.areas is None:
         raise EmatError("object sizes are counted in masks; give them by --masks")
@@ -142,7 +134,7 @@ def sizes_command(
         )
         if output is not None:
             for each in splits:
-                write_fold_list(each, output / each.dataset / "custom" / each.split / f"fold{each.fold}.list")
+                write_fold_list(each, output / place_of(each))
     _keep_areas(benchmark)
     if as_json:
         typer.echo(json.dumps({"step_percent": HISTOGRAM_STEP, "folds": rows}, indent=2))
@@ -152,7 +144,7 @@ def sizes_command(
 
 def _draw(options: TaskOptions, benchmark: Benchmark, fold: int) -> list[Task]:
     sampler = options.sampler(benchmark, fold)
-    tasks = [sampler[index] for index in progress(range(len(sampler)), f"Fold {fold}")]
+    tasks = [sampler[index] for index in follow(range(len(sampler)), len(sampler), f"fold {fold}, tasks drawn")]
     _keep_areas(benchmark)
     return tasks
 

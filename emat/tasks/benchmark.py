@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from emat.datasets.circulated_lists import load_fold_list
+from emat.datasets.circulated_lists import DATASETS, load_fold_list
 from emat.datasets.class_areas import ClassAreas
 from emat.datasets.dataset import Dataset
-from emat.datasets.fold_lists import FOLDS, FoldList, fold_classes, fold_list_from_areas
-from emat.datasets.folds import read_folds, split_evenly
+from emat.datasets.fold_lists import FOLDS, FoldList
+from emat.datasets.listing import fold_lists_in, lists_from_masks
 from emat.datasets.opening import LAYOUTS, open_dataset
 from emat.errors import EmatError
 from emat.tasks.published import published_protocol, size_split_tasks
@@ -78,56 +78,57 @@ def open_benchmark(
     *,
     size: str | None = None,
     names: Path | None = None,
-    folds: Path | int = FOLDS,
-    minimum_area: float = 0.0,
+    folds: str | None = None,
+    min_area: float = 0.0,
     only: Sequence[int] | None = None,
     watch: Watch = iter,
 ) -> Benchmark:
     """The benchmark of `dataset`: a published name, or a kind of layout such as "folder" (None: recognised).
 
-    Lists are read from the folder `lists`, or made from the masks at `data`: of the images named in the file
-    `names` (one a line; None: all), with classes cut into `folds` folds or grouped as that file says.
-    Published data sets keep their published folds. `size` asks for the objects in a range of sizes, `only`
-    for some folds, so that the files of others may be absent.
+    Lists are read from the folder `lists`, or made from the masks at `data` as `lists_from_masks` does, of the images
+    named in the file `names` (one a line; None: all). `size` asks for the objects in a range of sizes, `only` for
+    some folds, so that the files of others may be absent.
     """
     if size is not None:
         parse_size(size)  # a slip is told before anything is opened
     opened = None if data is None else open_dataset(data, dataset if dataset in LAYOUTS else None)
-    areas = None if opened is None else ClassAreas.of_source(opened.mask, opened.root)
     if lists is not None:
         name = dataset or (opened.name if opened else None)
         if name is None:
             raise EmatError("a folder of lists does not tell its data set; name it, for example --dataset pascal")
         # The number of tasks of a size split depends on the lists of all its folds.
-        wanted_folds = range(FOLDS) if only is None or size else only
-        read = tuple(load_fold_list(lists, name, fold, size or "val") for fold in wanted_folds)
-        return Benchmark(read, opened, areas)
-    if opened is None or areas is None:
+        return Benchmark(_read_lists(lists, name, size or "val", None if size else only), opened, _areas(opened))
+    if opened is None:
         raise EmatError("tasks come from fold lists or from masks; give --lists, or --data to make lists from")
     wanted = opened.names if names is None else _read_names(names, opened)
-    counted = list(areas.of(watch(wanted)))
-    areas.keep()
-    made = tuple(
-        fold_list_from_areas(opened.name, fold, "val", class_ids, counted, minimum_area)
-        for fold, class_ids in enumerate(_folds(opened, folds))
-    )
-    return Benchmark(tuple(size_split(each, areas, size) for each in made) if size else made, opened, areas)
+    made = tuple(lists_from_masks(opened, folds, min_area, lambda _: watch(wanted)))
+    areas = _areas(opened)
+    if size is not None and areas is not None:
+        made = tuple(size_split(each, areas, size) for each in made)
+    return Benchmark(made, opened, areas)
 
 
-def _folds(dataset: Dataset, folds: Path | int) -> tuple[tuple[int, ...], ...]:
-    if isinstance(folds, Path):
-        return read_folds(folds, dataset.classes)
-    if dataset.name in THETA and folds == FOLDS:
-        return tuple(fold_classes(dataset.name, fold) for fold in range(FOLDS))
-    return split_evenly(dataset.classes, folds)
+def _areas(dataset: Dataset | None) -> ClassAreas | None:
+    return None if dataset is None else ClassAreas.of_source(dataset.mask, dataset.root)
+
+
+def _read_lists(folder: Path, dataset: str, split: str, only: Sequence[int] | None) -> tuple[FoldList, ...]:
+    if dataset in DATASETS:
+        return tuple(load_fold_list(folder, dataset, fold, split) for fold in (range(FOLDS) if only is None else only))
+    found = tuple(each for each in fold_lists_in(folder, dataset) if each.split == split)
+    if not found:
+        raise EmatError(
+            f"{folder} holds lists of {dataset}, but none of split {split}; write them with emat data lists"
+        )
+    return found
 
 
 def _read_names(path: Path, dataset: Dataset) -> tuple[str, ...]:
     try:
-        names = tuple(path.read_text(encoding="utf-8").split("\n"))
+        lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise EmatError(f"{path} cannot be read as text: {error}") from None
-    names = tuple(dict.fromkeys(name.strip() for name in names if name.strip()))
+    names = tuple(dict.fromkeys(line.strip() for line in lines if line.strip()))
     known = set(dataset.names)
     for name in names:
         if name not in known:

@@ -35,8 +35,9 @@ def test_the_interval_holds_the_score_and_is_narrow_for_many_tasks() -> None:
     assert intervals.accuracy.low < scores.accuracy < intervals.accuracy.high
     assert intervals.miou.low < scores.miou < intervals.miou.high
     # Accuracy is a proportion, whose standard error is known.
-    width = 2 * 1.96 * np.sqrt(scores.accuracy * (1 - scores.accuracy) / 1000)
-    assert intervals.accuracy.high - intervals.accuracy.low == pytest.approx(width, rel=0.1)
+    error = np.sqrt(scores.accuracy * (1 - scores.accuracy) / 1000)
+    assert intervals.accuracy.low == pytest.approx(scores.accuracy - 1.96 * error, abs=0.2 * error)
+    assert intervals.accuracy.high == pytest.approx(scores.accuracy + 1.96 * error, abs=0.2 * error)
 
 
 def test_the_same_seed_gives_the_same_interval() -> None:

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from emat.datasets.fold_lists import write_fold_list
+from emat.datasets.listing import place_of
 from emat.errors import EmatError
 from emat.tasks.benchmark import open_benchmark
 from emat.tasks.task import Setting
@@ -35,23 +37,23 @@ def pets(tmp_path: Path) -> Path:
 
 
 def test_lists_of_a_new_data_set_are_made_from_its_masks(pets: Path) -> None:
-    benchmark = open_benchmark(None, None, pets, folds=2)
+    benchmark = open_benchmark(None, None, pets, folds="2")
     assert [fold.class_ids for fold in benchmark.fold_lists] == [(1, 2), (3, 4)]
     assert benchmark.fold_list(0).dataset == "pets"
     assert benchmark.fold_list(0).counts == {1: 12, 2: 12}
 
 
-def test_a_minimum_area_drops_small_objects(pets: Path) -> None:
-    benchmark = open_benchmark("folder", None, pets, folds=2, minimum_area=0.1)
+def test_a_min_area_drops_small_objects(pets: Path) -> None:
+    benchmark = open_benchmark("folder", None, pets, folds="2", min_area=0.1)
     assert benchmark.fold_list(1).counts == {3: 6, 4: 6}
 
 
 def test_membership_comes_from_a_list_of_names(pets: Path, tmp_path: Path) -> None:
-    every = open_benchmark(None, None, pets, folds=1).fold_list(0)
+    every = open_benchmark(None, None, pets, folds="1").fold_list(0)
     names = list(dict.fromkeys(name for name, _ in every.entries))[:8]
     listed = tmp_path / "val.txt"
     listed.write_text("\n".join(names))
-    benchmark = open_benchmark(None, None, pets, folds=1, names=listed)
+    benchmark = open_benchmark(None, None, pets, folds="1", names=listed)
     assert {name for name, _ in benchmark.fold_list(0).entries} == set(names)
     listed.write_text("p99\n")
     with pytest.raises(EmatError, match="p99"):
@@ -60,18 +62,18 @@ def test_membership_comes_from_a_list_of_names(pets: Path, tmp_path: Path) -> No
 
 def test_folds_may_be_named_in_a_file(pets: Path, tmp_path: Path) -> None:
     (tmp_path / "folds.txt").write_text("ant, dog\nbee\n")
-    benchmark = open_benchmark(None, None, pets, folds=tmp_path / "folds.txt")
+    benchmark = open_benchmark(None, None, pets, folds=str(tmp_path / "folds.txt"))
     assert [fold.class_ids for fold in benchmark.fold_lists] == [(1, 4), (2,)]
 
 
 def test_theta_of_a_new_data_set_is_the_quartile_of_its_objects(pets: Path) -> None:
-    sampler = open_benchmark(None, None, pets, folds=1).sampler(0, 2, 1, Setting.FULLY_AUGMENTED)
+    sampler = open_benchmark(None, None, pets, folds="1").sampler(0, 2, 1, Setting.FULLY_AUGMENTED)
     assert sampler.protocol.theta == 0.1
     assert any(task.augmented for task in sampler)
 
 
 def test_a_size_split_is_made_from_the_masks(pets: Path) -> None:
-    benchmark = open_benchmark(None, None, pets, folds=2, size="5-15")
+    benchmark = open_benchmark(None, None, pets, folds="2", size="5-15")
     assert benchmark.fold_list(0).counts == {1: 6, 2: 6}
     sampler = benchmark.sampler(0, 1, 1)
     assert len(sampler) == 12
@@ -79,7 +81,7 @@ def test_a_size_split_is_made_from_the_masks(pets: Path) -> None:
 
 
 def test_counted_masks_are_kept_between_runs(pets: Path, tmp_path: Path) -> None:
-    open_benchmark(None, None, pets, folds=2)
+    open_benchmark(None, None, pets, folds="2")
     assert len(list((tmp_path / "home" / "class-areas").iterdir())) == 1
 
 
@@ -93,6 +95,13 @@ def test_only_the_folds_asked_for_need_files(tmp_path: Path) -> None:
         benchmark.fold_list(0)
     with pytest.raises(EmatError, match="no list of pascal fold 0"):
         open_benchmark("pascal", tmp_path, None)
+
+
+def test_lists_written_for_a_new_data_set_are_read_again(pets: Path, tmp_path: Path) -> None:
+    made = open_benchmark(None, None, pets, folds="2")
+    for fold_list in made.fold_lists:
+        write_fold_list(fold_list, tmp_path / "lists" / place_of(fold_list))
+    assert open_benchmark("pets", tmp_path / "lists", None).fold_lists == made.fold_lists
 
 
 def test_what_is_missing_is_said(tmp_path: Path) -> None:
