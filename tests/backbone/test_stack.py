@@ -4,6 +4,7 @@ import torch.nn.functional as F
 
 from emat.backbone.registry import find_backbone
 from emat.backbone.stack import Stack
+from emat.backbone.weights import load_weights
 from emat.errors import EmatError
 
 
@@ -11,6 +12,8 @@ from emat.errors import EmatError
 def stack() -> Stack:
     built = find_backbone("efficientnet-lite2+dinov2-s").build()
     assert isinstance(built, Stack)
+    # Untrained it gives next to nothing, whatever it is shown.
+    built.parts[0].load_public(load_weights(find_backbone("efficientnet-lite2")))
     return built
 
 
