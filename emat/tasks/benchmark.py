@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from emat.datasets.circulated_lists import DATASETS, load_fold_list
+from emat.datasets.circulated_lists import DATASETS
 from emat.datasets.class_areas import ClassAreas
 from emat.datasets.dataset import Dataset
-from emat.datasets.fold_lists import FOLDS, FoldList
+from emat.datasets.fold_lists import FoldList
 from emat.datasets.listing import fold_lists_in, lists_from_masks
 from emat.datasets.opening import LAYOUTS, open_dataset
 from emat.errors import EmatError
-from emat.tasks.published import published_protocol, size_split_tasks
+from emat.tasks.published import load_split, published_protocol, size_split_tasks
 from emat.tasks.sampling import TaskSampler
 from emat.tasks.settings import THETA
 from emat.tasks.sizes import parse_size, quartile_theta, size_split
@@ -114,7 +114,7 @@ def _areas(dataset: Dataset | None) -> ClassAreas | None:
 
 def _read_lists(folder: Path, dataset: str, split: str, only: Sequence[int] | None) -> tuple[FoldList, ...]:
     if dataset in DATASETS:
-        return tuple(load_fold_list(folder, dataset, fold, split) for fold in (range(FOLDS) if only is None else only))
+        return load_split(folder, dataset, split, only)
     found = tuple(each for each in fold_lists_in(folder, dataset) if each.split == split)
     if not found:
         raise EmatError(

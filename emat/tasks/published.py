@@ -1,6 +1,6 @@
 """The protocols behind the published numbers: what each data set and size split prescribes."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from emat.datasets.circulated_lists import load_fold_list
@@ -47,9 +47,9 @@ def size_split_tasks(fold_lists: Iterable[FoldList]) -> int:
     return min(TASKS_PER_FOLD, max(len(fold_list.entries) for fold_list in fold_lists))
 
 
-def load_split(folder: Path, dataset: str, split: str) -> tuple[FoldList, ...]:
-    """The lists of all folds of `dataset`'s `split` under `folder`."""
-    return tuple(load_fold_list(folder, dataset, fold, split) for fold in range(FOLDS))
+def load_split(folder: Path, dataset: str, split: str, folds: Sequence[int] | None = None) -> tuple[FoldList, ...]:
+    """The lists of `folds` (None: all) of the published `dataset`'s `split` under `folder`."""
+    return tuple(load_fold_list(folder, dataset, fold, split) for fold in (range(FOLDS) if folds is None else folds))
 
 
 def _theta(dataset: str, setting: Setting) -> float:
