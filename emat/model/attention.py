@@ -55,6 +55,10 @@ class LayerMatrices:
         """H, the width that attention works in."""
         return len(self.w_kv) // 2
 
+    def to(self, dtype: torch.dtype) -> "LayerMatrices":
+        """The same in another precision."""
+        return LayerMatrices(*[None if t is None else t.to(dtype) for t in self.tensors()])  # type: ignore[arg-type]
+
     def tensors(self) -> tuple[Tensor | None, ...]:
         """All fields in order."""
         return self.w_cells, self.b_cells, self.w_class, self.b_class, self.w_kv, self.b_kv

@@ -23,6 +23,10 @@ class QueryEncoding:
     tokens: Tensor  # (C, t_q, d)
     grid: Grid
 
+    def to(self, dtype: torch.dtype) -> "QueryEncoding":
+        """The same in another precision."""
+        return self if self.tokens.dtype == dtype else QueryEncoding(self.tokens.to(dtype), self.grid)
+
 
 @dataclass(frozen=True)
 class SupportEncoding:
@@ -35,6 +39,12 @@ class SupportEncoding:
     cells: Tensor  # (P, C, cells, d)
     kept: Tensor  # (C, k, d)
     kept_later: Tensor  # (k,) of int64: what the second layer keeps among the first layer's t_d outputs
+
+    def to(self, dtype: torch.dtype) -> "SupportEncoding":
+        """The same in another precision."""
+        if self.cells.dtype == dtype:
+            return self
+        return SupportEncoding(self.cells.to(dtype), self.kept.to(dtype), self.kept_later)
 
     @property
     def sees_nothing(self) -> bool:

@@ -29,8 +29,6 @@ class ChunkedGroupNorm:
 
     def add(self, x: Tensor) -> None:
         """Take in the statistics of a chunk (E, n)."""
-        if x.dtype.itemsize < 4:
-            x = x.float()
         self._sums.append((x.shape[1], x.sum(dim=1), torch.linalg.vecdot(x, x)))
 
     def fit(self) -> "ChunkedGroupNorm":
@@ -57,7 +55,7 @@ class ChunkedGroupNorm:
 
     def __call__(self, x: Tensor) -> Tensor:
         """The normalised chunk, a new tensor."""
-        return torch.addcmul(self.shift.to(x.dtype), x, self.scale.to(x.dtype))
+        return torch.addcmul(self.shift, x, self.scale)
 
     def add_gradient(self, grad: Tensor, x: Tensor) -> None:
         """Take in a chunk's gradient (E, n) together with the input it belongs to."""

@@ -28,7 +28,8 @@ class AttentionLayer(nn.Module):
 
     def from_correlation(self, query: QueryEncoding, support: SupportEncoding) -> Tensor:
         """The first layer: (E, t_q, t_d) from a pair of encodings."""
-        attended, residual = attend_correlation(query.tokens, support.cells, support.kept, self.attn.matrices())
+        matrices = self.attn.matrices().to(query.tokens.dtype)
+        attended, residual = attend_correlation(query.tokens, support.cells, support.kept, matrices)
         return self._refine(attended, residual)
 
     def forward(self, x: Tensor, kept: Tensor) -> Tensor:
@@ -46,6 +47,8 @@ class AttentionLayer(nn.Module):
         convolutions = (attn.agg[2], ff.ff[0], ff.ff[3])
         norms = (attn.agg[0], attn.short_cut[-1], attn.agg[3], attn.out_norm, ff.ff[1], ff.out_norm)
         matrices = [cast(Tensor, convolution.weight).flatten(1) for convolution in convolutions]
+        # Norms need the parameters' full precision, whatever attention was computed in.
+        attended, residual = (x.to(matrices[0].dtype) for x in (attended, residual))
         return refine(attended, residual, matrices, [cast(Affine, (norm.weight, norm.bias)) for norm in norms])
 
 

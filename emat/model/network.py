@@ -13,6 +13,7 @@ from emat.model.downscale import Window
 from emat.model.group_norm import NORM_GROUPS
 from emat.model.heads import mask_head, mask_logits, presence_head, presence_logits
 from emat.model.layer import AttentionLayer
+from emat.model.precision import compute_dtype, without_autocast
 
 NO_FOREGROUND = (10.0, -10.0)  # mask logits where no support token is left to look at: a certain background
 
@@ -79,14 +80,19 @@ class Network(nn.Module):
     def encode_query(self, tokens: Tensor, grid: Grid | None = None) -> QueryEncoding:
         """A query image, from its tokens (C, 1 + T, d); `grid` (rows, columns) where it is not square."""
         self._check_channels(tokens, dim=0)
-        return encode_query(tokens, grid)
+        return encode_query(self._in_own_precision(tokens), grid)
 
     def encode_support(self, tokens: Tensor, mask: Tensor, grid: Grid | None = None) -> SupportEncoding:
         """A support image with one class's mask (H, W), of any size, from its tokens (C, 1 + T, d)."""
         self._check_channels(tokens, dim=0)
         form = self.form
         return encode_support(
-            tokens, mask, grid, side=form.support_grid, windows=form.windows, class_token=form.class_token
+            self._in_own_precision(tokens),
+            mask,
+            grid,
+            side=form.support_grid,
+            windows=form.windows,
+            class_token=form.class_token,
         )
 
     def compare(self, query: QueryEncoding, supports: Sequence[SupportEncoding]) -> Output:
@@ -118,12 +124,15 @@ class Network(nn.Module):
         if support.sees_nothing:
             return None
         first, second = (cast(AttentionLayer, layer) for layer in self.corrtransformer)
-        return cast(Tensor, second(first.from_correlation(query, support), support.kept_later))
+        dtype = compute_dtype(self._parameter())
+        with without_autocast(query.tokens.device):
+            x = first.from_correlation(query.to(dtype), support.to(dtype))
+            return cast(Tensor, second(x, support.kept_later))
 
     def _heads(self, pairs: Sequence[Tensor | None], grid: Grid) -> Output:
         seen = [index for index, pair in enumerate(pairs) if pair is not None]
         size = (len(pairs), 2, 2 * grid[0], 2 * grid[1])
-        nothing = next(self.parameters()).new_tensor(NO_FOREGROUND)[None, :, None, None]
+        nothing = self._parameter().new_tensor(NO_FOREGROUND)[None, :, None, None]
         masks = nothing.expand(size)
         if not seen:
             return Output(None, masks.clone())
@@ -134,6 +143,13 @@ class Network(nn.Module):
         if not self.form.class_token:
             return Output(None, masks)
         return Output(presence_logits((self.decoder1_cls, self.decoder2_cls), x[..., 0]), masks)
+
+    def _parameter(self) -> Tensor:
+        return next(self.parameters())
+
+    def _in_own_precision(self, tokens: Tensor) -> Tensor:
+        """Tokens may come as float16 from a cache; what is no number at all is left for the check that names it."""
+        return tokens.to(self._parameter().dtype) if tokens.is_floating_point() else tokens
 
     def _check(self, query: Tensor, support: Tensor, masks: Tensor) -> None:
         for tokens, role in ((query, "query"), (support, "support")):

@@ -1,0 +1,56 @@
+"""The chain after attention against the same chain written with torch's own layers."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from emat.model.refinement import refine
+
+HIDDEN, WIDTH = 4, 8
+
+
+def parameters(dtype: torch.dtype) -> tuple[list[Tensor], list[tuple[Tensor, Tensor]]]:
+    generator = torch.Generator().manual_seed(0)
+
+    def random(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator, dtype=dtype)
+
+    matrices = [random(WIDTH, HIDDEN), random(HIDDEN, WIDTH), random(WIDTH, HIDDEN)]
+    norms = [(1 + 0.3 * random(w), random(w)) for w in (HIDDEN, WIDTH, WIDTH, WIDTH, HIDDEN, WIDTH)]
+    return matrices, norms
+
+
+def plain(a: Tensor, r: Tensor, matrices: list[Tensor], norms: list[tuple[Tensor, Tensor]]) -> Tensor:
+    def norm(index: int, x: Tensor) -> Tensor:
+        return F.group_norm(x[None], 4, *norms[index])[0]
+
+    def product(w: Tensor, x: Tensor) -> Tensor:
+        return torch.einsum("oi,iqt->oqt", w, x)
+
+    x = norm(2, product(matrices[0], norm(0, a).relu())).relu() + norm(1, r).relu()
+    y = norm(3, x)
+    return norm(5, y + product(matrices[2], norm(4, product(matrices[1], y)).relu()))
+
+
+@pytest.mark.parametrize("elements", [1, 100, 10**6])
+def test_values_and_gradients_equal_the_plain_chain(elements: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("emat.model.refinement.CHUNK_ELEMENTS", elements)
+    matrices, norms = parameters(torch.float64)
+    a, r = torch.randn(HIDDEN, 7, 5, dtype=torch.float64) + 3, torch.randn(WIDTH, 7, 5, dtype=torch.float64)
+    inputs = [a, r, *matrices, *(p for pair in norms for p in pair)]
+    for tensor in inputs:
+        tensor.requires_grad_()
+    weights = torch.randn(WIDTH, 7, 5, dtype=torch.float64)
+    ours, expected = refine(a, r, matrices, norms), plain(a, r, matrices, norms)
+    torch.testing.assert_close(ours, expected)
+    ours_grads = torch.autograd.grad((ours * weights).sum(), inputs)
+    for ours_grad, grad in zip(ours_grads, torch.autograd.grad((expected * weights).sum(), inputs), strict=True):
+        torch.testing.assert_close(ours_grad, grad)
+
+
+def test_statistics_stay_exact_far_from_zero() -> None:
+    matrices, norms = parameters(torch.float32)
+    a, r = torch.randn(HIDDEN, 300, 50) + 30, torch.randn(WIDTH, 300, 50) - 30
+    exact = plain(a.double(), r.double(), [m.double() for m in matrices], [(w.double(), b.double()) for w, b in norms])
+    torch.testing.assert_close(refine(a, r, matrices, norms).double(), exact, atol=1e-3, rtol=1e-3)
