@@ -1,19 +1,8 @@
-"""The folder of fetched and imported weights: EMAT_HOME, or `emat` in the platform's cache folder."""
+"""Where weights are kept in emat's folder."""
 
-import os
-import sys
 from pathlib import Path
 
-
-def emat_home() -> Path:
-    """EMAT_HOME if set, else the platform's cache folder for us."""
-    if given := os.environ.get("EMAT_HOME"):
-        return Path(given).expanduser()
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local")) / "emat"
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "emat"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "emat"
+from emat.home import emat_home
 
 
 def backbone_file(name: str) -> Path:

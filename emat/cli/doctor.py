@@ -18,11 +18,11 @@ from rich.markup import escape
 from rich.table import Table
 
 from emat import __version__
-from emat.backbone.home import emat_home
 from emat.backbone.inventory import BackboneState, HeadState, backbone_states, heads_here
 from emat.backbone.registry import DEFAULT_BACKBONE
 from emat.cli.weights import STYLES
 from emat.device import Device, Memory, available_devices, main_memory
+from emat.home import emat_home
 
 LARGEST_CHECKED = 200_000_000  # bytes; larger weights would take seconds to read through
 CANNOT_WORK = 2

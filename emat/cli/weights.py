@@ -14,12 +14,13 @@ from rich.markup import escape
 from rich.table import Table
 from torch import Tensor
 
-from emat.backbone.home import emat_home, head_file
+from emat.backbone.home import head_file
 from emat.backbone.inventory import BackboneState, HeadState, backbone_states, heads_here
 from emat.backbone.public_names import to_public
 from emat.backbone.registry import BACKBONES, find_backbone
 from emat.backbone.weights import fetch_weights, find_weights, recognise, store_weights, verified
 from emat.errors import EmatError
+from emat.home import emat_home
 from emat.tensor_files import file_sha256, read_tensors
 
 app = typer.Typer()

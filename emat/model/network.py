@@ -97,7 +97,11 @@ class Network(nn.Module):
 
     def compare(self, query: QueryEncoding, supports: Sequence[SupportEncoding]) -> Output:
         """One query with B supports: whatever ways and shots they stand for."""
-        return self._heads([self._pair(query, support) for support in supports], query.grid)
+        return self.pairs([query] * len(supports), supports)
+
+    def pairs(self, queries: Sequence[QueryEncoding], supports: Sequence[SupportEncoding]) -> Output:
+        """B queries, all of one grid, each with its own support."""
+        return self._heads([self._pair(*pair) for pair in zip(queries, supports, strict=True)], queries[0].grid)
 
     def forward(
         self,

@@ -11,7 +11,7 @@ from safetensors.torch import save, save_file
 from torch import Tensor
 
 from emat.backbone import build_backbone
-from emat.backbone.home import backbone_file, emat_home
+from emat.backbone.home import backbone_file
 from emat.backbone.registry import BackboneSpec, find_backbone
 from emat.backbone.weights import (
     fetch_weights,
@@ -22,6 +22,7 @@ from emat.backbone.weights import (
     store_weights,
 )
 from emat.errors import EmatError
+from emat.home import emat_home
 from emat.tensor_files import digest, read_metadata
 
 TWO_AT_ONCE = """

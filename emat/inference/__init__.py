@@ -1,0 +1,1 @@
+"""From photos to answers: methods by name, and the segmenter that people use."""

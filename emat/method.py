@@ -1,0 +1,106 @@
+"""What every few-shot method is, whatever it is made of: the one path that prediction, evaluation and training share.
+
+    photo ─▶ Features                dear, once per photo; caches keep them
+    Features ─▶ query encoding       once per photo
+    Features + mask ─▶ support encoding   once per (photo, class)
+    (query, support) ─▶ evidence     once per pair, shared by every way, shot and setting that has it
+    evidence by way and shot ─▶ Decision  which ways are there, and where
+
+Encodings and evidence are a method's own business: whoever calls keeps them and hands them back.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+PAPER_THRESHOLD = 0.5  # delta (paper, Sec. 4): presence and foreground probabilities that count
+PAPER_LAMBDA = 0.1  # the classification loss's weight (paper, Sec. 5)
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """How a photo becomes pixels: the square size it is resized to, and its normalisation."""
+
+    image_size: int
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+
+
+@dataclass(frozen=True)
+class Features:
+    """What a method keeps of one photo."""
+
+    tensors: tuple[Tensor, ...]
+    size: tuple[int, int]  # height and width of the pixels they come from
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The answer to one task. Scores and presence are None for a method that only segments."""
+
+    scores: tuple[float, ...] | None  # probability of each way's presence
+    present: tuple[bool, ...] | None
+    probabilities: NDArray[np.float32]  # (N, H, W): each way's foreground
+    label_map: NDArray[np.uint8]  # (H, W): 0 = background, i = the i-th way, counted from 1
+
+
+@dataclass(frozen=True)
+class LossWeights:
+    """What the training loss is made of."""
+
+    presence: float = PAPER_LAMBDA
+    foreground: float = 1.0  # a foreground pixel counts this many background pixels
+
+
+@dataclass(frozen=True)
+class Losses:
+    """The loss of a batch of 1-way 1-shot tasks and its parts."""
+
+    total: Tensor
+    presence: Tensor | None
+    masks: Tensor
+
+
+class Method(nn.Module, ABC):
+    """A few-shot method with its backbone."""
+
+    name: str
+    preparation: Preparation
+
+    @abstractmethod
+    def features(self, pixels: Tensor) -> list[Features]:
+        """Prepared pixels (B, 3, H, W) -> one Features for each image."""
+
+    @abstractmethod
+    def encode_query(self, features: Features) -> Any:
+        """A photo in which the ways are looked for."""
+
+    @abstractmethod
+    def encode_support(self, features: Features, mask: Tensor) -> Any:
+        """A photo that shows one class, where its mask (H, W), of any size, is above 0."""
+
+    @abstractmethod
+    def compare(self, query: Any, supports: Sequence[Any]) -> list[Any]:
+        """What each support says about the query: one piece of evidence for each."""
+
+    @abstractmethod
+    def decide(
+        self, evidence: Sequence[Sequence[Any]], size: tuple[int, int], threshold: float = PAPER_THRESHOLD
+    ) -> Decision:
+        """The answer at `size` (H, W), from evidence[way][shot]."""
+
+    @abstractmethod
+    def loss(
+        self,
+        queries: Sequence[Features],
+        supports: Sequence[Features],
+        support_masks: Sequence[Tensor],
+        query_masks: Tensor,
+        weights: LossWeights,
+    ) -> Losses:
+        """The training loss of B tasks, 1-way 1-shot: query_masks (B, H, W) is 1 where the query shows the class."""

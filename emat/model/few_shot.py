@@ -1,0 +1,107 @@
+"""EMAT and CST as few-shot methods: a frozen backbone's tokens, the network, the paper's way to join shots and ways."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from emat.backbone import Backbone
+from emat.errors import EmatError
+from emat.method import PAPER_THRESHOLD, Decision, Features, Losses, LossWeights, Method, Preparation
+from emat.model.correlation import QueryEncoding, SupportEncoding
+from emat.model.network import Network
+
+
+@dataclass(frozen=True)
+class ShotEvidence:
+    """One shot's word on a query: the probability that its class is there, and mask logits at the query's grid."""
+
+    presence: float | None
+    masks: Tensor  # (2, 2h, 2w)
+
+
+class CorrelationMethod(Method):
+    """Tokens compared by cosine and a network of the family on top. The backbone is frozen, the network is trained."""
+
+    def __init__(self, backbone: Backbone, network: Network, image_size: int | None = None) -> None:
+        super().__init__()
+        if backbone.channels != network.channels:
+            raise EmatError(
+                f"this {network.method} head was trained for {network.channels} channels, the backbone gives "
+                f"{backbone.channels}; use the backbone it was trained with"
+            )
+        self.backbone, self.network, self.name = backbone, network, network.method
+        spec = backbone.spec
+        if spec is None:
+            raise EmatError("a method needs a backbone from the registry, which knows how photos are prepared for it")
+        self.preparation = Preparation(image_size or spec.image_size, spec.mean, spec.std)
+
+    def features(self, pixels: Tensor) -> list[Features]:
+        """The backbone's tokens (C, 1 + T, d) of each image."""
+        size = (pixels.shape[2], pixels.shape[3])
+        return [Features((tokens,), size) for tokens in self.backbone(pixels)]
+
+    def encode_query(self, features: Features) -> QueryEncoding:
+        """Unit tokens of the query."""
+        return self.network.encode_query(features.tensors[0], self.backbone.grid(*features.size))
+
+    def encode_support(self, features: Features, mask: Tensor) -> SupportEncoding:
+        """Unit tokens of the support, and which of them the mask keeps."""
+        return self.network.encode_support(features.tensors[0], mask, self.backbone.grid(*features.size))
+
+    @torch.no_grad()
+    def compare(self, query: QueryEncoding, supports: Sequence[SupportEncoding]) -> list[ShotEvidence]:
+        """Each support on its own: no shot or way sees another."""
+        evidence = []
+        for support in supports:  # one at a time: a result never depends on what it was computed beside
+            out = self.network.compare(query, [support])
+            presence = None if out.presence is None else float(out.presence.float().softmax(dim=1)[0, 1])
+            evidence.append(ShotEvidence(presence, out.masks[0].float()))
+        return evidence
+
+    def decide(
+        self, evidence: Sequence[Sequence[ShotEvidence]], size: tuple[int, int], threshold: float = PAPER_THRESHOLD
+    ) -> Decision:
+        """Probabilities are averaged over a way's shots; a pixel goes to the likeliest way that reaches `threshold`."""
+        probabilities = torch.stack([_way_probability(shots, size) for shots in evidence])  # (N, H, W)
+        best, way = probabilities.max(dim=0)
+        label_map = torch.where(best >= threshold, way + 1, 0).to(torch.uint8)
+        scores = None
+        if all(shot.presence is not None for shots in evidence for shot in shots):
+            scores = tuple(float(np.mean([shot.presence for shot in shots])) for shots in evidence)
+        return Decision(
+            scores=scores,
+            present=None if scores is None else tuple(score >= threshold for score in scores),
+            probabilities=probabilities.cpu().numpy(),
+            label_map=label_map.cpu().numpy(),
+        )
+
+    def loss(
+        self,
+        queries: Sequence[Features],
+        supports: Sequence[Features],
+        support_masks: Sequence[Tensor],
+        query_masks: Tensor,
+        weights: LossWeights,
+    ) -> Losses:
+        """Two negative log-likelihoods; masks are compared at the resolution of `query_masks`."""
+        encoded = [self.encode_support(*pair) for pair in zip(supports, support_masks, strict=True)]
+        out = self.network.pairs([self.encode_query(query) for query in queries], encoded)
+        logits = F.interpolate(out.masks, query_masks.shape[1:], mode="bilinear", align_corners=True)
+        balance = logits.new_tensor([1.0, weights.foreground])
+        masks = F.cross_entropy(logits, query_masks.long(), balance)
+        if out.presence is None:
+            return Losses(masks, None, masks)
+        presence = F.cross_entropy(out.presence, query_masks.flatten(1).any(dim=1).long())
+        return Losses(weights.presence * presence + masks, presence, masks)
+
+
+def _way_probability(shots: Sequence[ShotEvidence], size: tuple[int, int]) -> Tensor:
+    """(H, W): the shots' foreground probabilities at full size, averaged."""
+    logits = torch.stack([shot.masks for shot in shots])  # (K, 2, 2h, 2w)
+    full = F.interpolate(logits, size, mode="bilinear", align_corners=True)
+    # Of two logits the softmax is a sigmoid of their difference, for half the memory.
+    return torch.sigmoid(full[:, 1] - full[:, 0]).mean(dim=0)
