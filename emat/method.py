@@ -12,7 +12,7 @@ Encodings and evidence are a method's own business: whoever calls keeps them and
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,11 +66,23 @@ class Losses:
     masks: Tensor
 
 
+@dataclass(frozen=True)
+class Recipe:
+    """How a method's trainable part is optimised; the paper's own unless a method says otherwise."""
+
+    optimizer: Literal["adam", "sgd"] = "adam"
+    learning_rate: float = 1e-3
+    momentum: float = 0.0  # of SGD
+    weight_decay: float = 0.0
+    trains_backbone: bool = False  # then features must be made anew, with gradients, for every step: no cache will do
+
+
 class Method(nn.Module, ABC):
-    """A few-shot method with its backbone."""
+    """A few-shot method with its backbone. What training changes are the parameters that ask for gradients."""
 
     name: str
     preparation: Preparation
+    recipe: Recipe = Recipe()
 
     @abstractmethod
     def features(self, pixels: Tensor) -> list[Features]:
