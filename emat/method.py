@@ -10,7 +10,7 @@ Encodings and evidence are a method's own business: whoever calls keeps them and
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -86,7 +86,12 @@ class Method(nn.Module, ABC):
 
     @abstractmethod
     def features(self, pixels: Tensor) -> list[Features]:
-        """Prepared pixels (B, 3, H, W) -> one Features for each image."""
+        """Prepared pixels (B, 3, H, W) -> one Features for each image; never dependent on weights that are trained."""
+
+    def feature_weights(self) -> Mapping[str, Tensor]:
+        """The weights that `features` depend on, so that kept features are told apart: here all that are frozen."""
+        frozen = {name: value for name, value in self.named_parameters() if not value.requires_grad}
+        return {**frozen, **dict(self.named_buffers())}
 
     @abstractmethod
     def encode_query(self, features: Features) -> Any:

@@ -1,6 +1,6 @@
 """EMAT and CST as few-shot methods: a frozen backbone's tokens, the network, the paper's way to join shots and ways."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,6 +43,10 @@ class CorrelationMethod(Method):
         """The backbone's tokens (C, 1 + T, d) of each image."""
         size = (pixels.shape[2], pixels.shape[3])
         return [Features((tokens,), size) for tokens in self.backbone(pixels)]
+
+    def feature_weights(self) -> Mapping[str, Tensor]:
+        """The backbone's."""
+        return self.backbone.state_dict()
 
     def encode_query(self, features: Features) -> QueryEncoding:
         """Unit tokens of the query."""
