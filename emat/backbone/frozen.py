@@ -92,4 +92,4 @@ def _some(names: list[str], shown: int = 3) -> str:
 
 def _unused(name: str) -> bool:
     """What public files carry and no feature depends on: the mask token, poolers, heads, batch counters."""
-    return name == "mask_token" or name.startswith(("pooler.", "head.")) or name.endswith("num_batches_tracked")
+    return name == "mask_token" or name.startswith(("pooler.", "head.", "fc.")) or name.endswith("num_batches_tracked")

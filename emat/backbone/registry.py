@@ -6,6 +6,7 @@ from functools import partial
 
 from emat.backbone.efficientnet import EfficientNetLite2
 from emat.backbone.frozen import Backbone
+from emat.backbone.resnet import BLOCKS_50, BLOCKS_101, TOKEN_STRIDE, TOKEN_WIDTH, ResNet
 from emat.backbone.stack import Stack, lead_of
 from emat.backbone.tokens import Grid
 from emat.backbone.vit import ViT
@@ -109,6 +110,26 @@ _DINO_S8 = BackboneSpec(
     ),
 )
 
+
+def _resnet(depth: int, blocks: tuple[int, int, int, int], channels: int, digits: str) -> BackboneSpec:
+    return BackboneSpec(
+        name=f"resnet{depth}",
+        make=partial(ResNet, blocks),
+        channels=channels,
+        width=TOKEN_WIDTH,
+        stride=TOKEN_STRIDE,
+        multiple=1,
+        image_size=400,
+        mean=IMAGENET_MEAN,
+        std=IMAGENET_STD,
+        licence="BSD-3-Clause",
+        urls=(
+            f"https://huggingface.co/timm/resnet{depth}.tv_in1k/resolve/main/model.safetensors",
+            f"https://download.pytorch.org/models/resnet{depth}-{digits}.pth",  # the digits begin its SHA-256
+        ),
+    )
+
+
 _EFFICIENTNET_LITE2 = BackboneSpec(
     name="efficientnet-lite2",
     make=EfficientNetLite2,
@@ -136,6 +157,8 @@ BACKBONES: dict[str, BackboneSpec] = {
         *(_dinov2("b", "base", 768, 12, 12, registers) for registers in (0, 4)),
         *(_dinov2("l", "large", 1024, 24, 16, registers) for registers in (0, 4)),
         _DINO_S8,
+        _resnet(50, BLOCKS_50, 28, "0676ba61"),
+        _resnet(101, BLOCKS_101, 62, "63fe2227"),
     )
 }
 

@@ -1,0 +1,123 @@
+"""ResNet-50 and -101 under torchvision's names: the backbone of the older methods, and a source of tokens."""
+
+from collections.abc import Sequence
+from typing import cast
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from emat.backbone.frozen import Backbone
+from emat.backbone.tokens import Grid, Tokens, tokens_from_maps
+from emat.errors import EmatError
+
+STEM_FEATURES = 64
+EXPANSION = 4  # a bottleneck's output is this much wider than its 3 x 3
+TOKEN_WIDTH = 512  # of layer2; the wider layers give several channels a bottleneck
+TOKEN_STRIDE = 16  # of layer3; the other layers' maps are resized to its grid
+BLOCKS_50, BLOCKS_101 = (3, 4, 6, 3), (3, 4, 23, 3)
+
+
+class ResNet(Backbone):
+    """Four layers of bottlenecks, the stride on the 3 x 3; the classifier is left out.
+
+    As tokens: each bottleneck of layer2, layer3 and layer4 as channels of 512 features, a token per 16 x 16 pixels.
+
+    >>> import torch
+    >>> network = ResNet(BLOCKS_50)
+    >>> network(torch.zeros(1, 3, 64, 90)).shape
+    torch.Size([1, 28, 25, 512])
+    >>> [tuple(layer[-1].shape[1:]) for layer in network.bottlenecks(torch.zeros(1, 3, 64, 64))]
+    [(256, 16, 16), (512, 8, 8), (1024, 4, 4), (2048, 2, 2)]
+    """
+
+    def __init__(self, blocks: Sequence[int] = BLOCKS_50) -> None:
+        super().__init__()
+        self.blocks = tuple(blocks)  # bottlenecks of each layer
+        self.conv1 = nn.Conv2d(3, STEM_FEATURES, 7, stride=2, padding=3, bias=False)
+        self.bn1 = nn.BatchNorm2d(STEM_FEATURES)
+        self.layer1 = _layer(STEM_FEATURES, 64, blocks[0], stride=1)
+        self.layer2 = _layer(256, 128, blocks[1], stride=2)
+        self.layer3 = _layer(512, 256, blocks[2], stride=2)
+        self.layer4 = _layer(1024, 512, blocks[3], stride=2)
+        self.groups = [1] * blocks[1] + [2] * blocks[2] + [4] * blocks[3]  # channels of each bottleneck
+        self.channels, self.width = sum(self.groups), TOKEN_WIDTH
+        self.freeze()
+
+    def grid(self, height: int, width: int) -> Grid:
+        """Rows and columns of layer3's maps; any size will do."""
+        if not height or not width:
+            raise EmatError(f"an image of {height} x {width} pixels has nothing in it")
+        return -(-height // TOKEN_STRIDE), -(-width // TOKEN_STRIDE)
+
+    def encode(self, pixels: Tensor) -> Tokens:
+        """Tokens (B, C, 1 + T, 512)."""
+        _, *layers = self.bottlenecks(pixels)
+        maps = [one for layer in layers for one in layer]
+        return tokens_from_maps(maps, self.groups, self.grid(pixels.shape[2], pixels.shape[3]))
+
+    def stem(self, pixels: Tensor) -> Tensor:
+        """(B, 3, H, W) -> (B, 64, H / 4, W / 4)."""
+        return F.max_pool2d(F.relu(self.bn1(self.conv1(pixels))), 3, stride=2, padding=1)
+
+    def bottlenecks(self, pixels: Tensor) -> list[list[Tensor]]:
+        """What every bottleneck gives before its last ReLU, by layer: maps (B, features, h, w).
+
+        Unlike `forward` this lets gradients through, to parameters that ask for them.
+        """
+        x, layers = self.stem(pixels), []
+        for layer in (self.layer1, self.layer2, self.layer3, self.layer4):
+            maps = []
+            for block in layer:
+                maps.append(block(x))
+                x = F.relu(maps[-1])
+            layers.append(maps)
+        return layers
+
+
+class Bottleneck(nn.Module):
+    """Narrow by 1 x 1, filter by 3 x 3, widen by 1 x 1; added to the input, projected where shapes differ."""
+
+    def __init__(self, features: int, inner: int, stride: int) -> None:
+        super().__init__()
+        out = EXPANSION * inner
+        self.conv1 = nn.Conv2d(features, inner, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(inner)
+        self.conv2 = nn.Conv2d(inner, inner, 3, stride, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(inner)
+        self.conv3 = nn.Conv2d(inner, out, 1, bias=False)
+        self.bn3 = nn.BatchNorm2d(out)
+        self.downsample = None
+        if stride > 1 or features != out:
+            self.downsample = nn.Sequential(nn.Conv2d(features, out, 1, stride, bias=False), nn.BatchNorm2d(out))
+
+    def forward(self, x: Tensor, dilation: int | None = None) -> Tensor:
+        """(B, features, h, w) -> (B, out, h / stride, w / stride), before the ReLU.
+
+        A `dilation` spreads the 3 x 3 and takes the place of the stride: the size stays.
+        """
+        inner = F.relu(self.bn1(self.conv1(x)))
+        inner = F.relu(self.bn2(_convolve(self.conv2, inner, dilation)))
+        branch: Tensor = self.bn3(self.conv3(inner))
+        if self.downsample is None:
+            return branch + x
+        projection, norm = self.downsample
+        return branch + norm(_convolve(cast(nn.Conv2d, projection), x, dilation))
+
+
+def run_layer(layer: nn.Sequential, x: Tensor, dilation: int | None = None) -> Tensor:
+    """A layer's output (B, out, h, w), after the last ReLU."""
+    for block in layer:
+        x = F.relu(block(x, dilation))
+    return x
+
+
+def _convolve(convolution: nn.Conv2d, x: Tensor, dilation: int | None) -> Tensor:
+    if dilation is None:
+        return convolution(x)
+    padding = dilation * (convolution.kernel_size[0] // 2)
+    return F.conv2d(x, convolution.weight, None, 1, padding, dilation)
+
+
+def _layer(features: int, inner: int, count: int, stride: int) -> nn.Sequential:
+    rest = (Bottleneck(EXPANSION * inner, inner, 1) for _ in range(count - 1))
+    return nn.Sequential(Bottleneck(features, inner, stride), *rest)
