@@ -1,0 +1,32 @@
+"""Files that appear whole or not at all: written under a hidden name beside their place, then renamed."""
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from emat.errors import EmatError
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """A path to write to; when the block ends well, what was written is at `path`, else nothing is left."""
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield unfinished
+        os.replace(unfinished, path)
+    except OSError as error:
+        raise EmatError(
+            f"{path} cannot be written: {error.strerror or error}; choose another folder or make room"
+        ) from None
+    finally:
+        if unfinished.is_file():
+            unfinished.unlink()
+
+
+def write_text(path: Path, text: str) -> None:
+    """`text` as UTF-8, whole or not at all."""
+    with whole_file(path) as unfinished:
+        unfinished.write_text(text, encoding="utf-8")
