@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from emat.errors import EmatError
 from emat.formats.class_names import label_type
+from emat.formats.run_lengths import mask_of_counts, unpack
 from emat.images import MAX_PIXELS, VOID
 
 LabelMap: TypeAlias = NDArray[Any]  # (H, W) uint8, or uint16 beyond 254 classes
@@ -52,7 +53,7 @@ class Drawing:
         index = {name: number for number, name in enumerate(classes, start=1)}
         painted: LabelMap = np.zeros((self.height, self.width), label_type(classes))
         for drawn in sorted(self.objects, key=lambda drawn: not drawn.crowd):  # stable: file order is kept
-            if drawn.class_name not in index:
+            if not drawn.crowd and drawn.class_name not in index:
                 raise EmatError(
                     f"the annotation of {self.photo} has the class {drawn.class_name!r}, which is not listed"
                 )
@@ -61,28 +62,29 @@ class Drawing:
 
     def filled(self, drawn: DrawnObject) -> NDArray[np.bool_]:
         """The pixels of one object, (H, W) bool."""
-        coco = coco_masks()
         try:
             if isinstance(drawn.region, dict):
-                if list(drawn.region["size"]) != [self.height, self.width]:
-                    raise ValueError(f"run lengths for {drawn.region['size']}")
-                runs = drawn.region
-                if isinstance(runs["counts"], list):
-                    if sum(runs["counts"]) != self.height * self.width or min(runs["counts"]) < 0:
-                        raise ValueError("run lengths that do not fill the photo")
-                    runs = coco.frPyObjects(runs, self.height, self.width)
-            else:
-                polygons = [list(polygon) for polygon in drawn.region if len(polygon) >= FEWEST_NUMBERS]
-                if not polygons:
-                    return np.zeros((self.height, self.width), bool)
-                runs = coco.merge(coco.frPyObjects(polygons, self.height, self.width))
-            mask = coco.decode(runs)
-            if mask.shape != (self.height, self.width):
-                raise ValueError(f"a mask of {mask.shape}")
+                return self._from_runs(drawn.region)
+            return self._from_polygons(drawn.region)
         except (KeyError, TypeError, ValueError) as error:
             raise EmatError(
                 f"the annotation of {self.photo} has a {drawn.class_name} that cannot be drawn: {error}"
             ) from None
+
+    def _from_runs(self, runs: RunLengths) -> NDArray[np.bool_]:
+        if list(runs["size"]) != [self.height, self.width]:
+            raise ValueError(f"run lengths for {runs['size']}")
+        counts = runs["counts"]
+        if not isinstance(counts, list):
+            counts = unpack(counts)
+        return mask_of_counts(counts, (self.height, self.width))
+
+    def _from_polygons(self, region: Sequence[Polygon]) -> NDArray[np.bool_]:
+        polygons = [list(polygon) for polygon in region if len(polygon) >= FEWEST_NUMBERS]
+        if not polygons:
+            return np.zeros((self.height, self.width), bool)
+        coco = coco_masks()
+        mask = coco.decode(coco.merge(coco.frPyObjects(polygons, self.height, self.width)))
         return np.asarray(mask, bool)
 
 

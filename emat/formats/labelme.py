@@ -2,23 +2,35 @@
 
 import base64
 import binascii
+import io
 import json
 import math
+import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from PIL import Image
 
 from emat.errors import EmatError
-from emat.formats.drawing import Drawing, DrawnObject, Polygon, RunLengths, coco_masks
-from emat.images import read_object_mask
+from emat.formats.class_names import IGNORED_NAMES, VOID_NAME
+from emat.formats.drawing import Drawing, DrawnObject, LabelMap, Polygon, RunLengths
+from emat.formats.outlines import outline
+from emat.formats.photo_names import without_suffix
+from emat.formats.polygons import Region, trace_classes, trace_regions
+from emat.formats.run_lengths import counts_of_mask, mask_of_region
+from emat.formats.whole_files import write_text
+from emat.formats.writing import Writer
+from emat.images import VOID, Pixels, read_object_mask
 
+VERSION = "5.5.0"  # of LabelMe, the first whose files have all that is written here
+IGNORE, BACKGROUND = "__ignore__", "_background_"
 CIRCLE_CORNERS = 72
 WITHOUT_AREA = ("point", "points", "line", "linestrip")
 
 
 def read_labelme(path: Path) -> Drawing:
-    """What is drawn in the file. Points and lines enclose nothing and are left out.
+    """What is drawn in the file. Points and lines enclose nothing and are left out; `__ignore__` is void.
 
     `Drawing.photo` is the photo's path relative to the JSON file's folder.
     """
@@ -31,7 +43,9 @@ def read_labelme(path: Path) -> Drawing:
     try:
         height, width = int(content["imageHeight"]), int(content["imageWidth"])
         objects = [
-            DrawnObject(str(shape["label"]), _region(shape, height, width))
+            DrawnObject(
+                str(shape["label"]), _region(shape, height, width), str(shape["label"]).lower() in IGNORED_NAMES
+            )
             for shape in content["shapes"]
             if shape.get("shape_type", "polygon") not in WITHOUT_AREA
         ]
@@ -50,6 +64,67 @@ def is_labelme(path: Path) -> bool:
     except (OSError, ValueError, RecursionError):
         return False
     return isinstance(content, dict) and "shapes" in content and "imagePath" in content
+
+
+def _is_void(label: str) -> bool:
+    return label.lower() in IGNORED_NAMES
+
+
+class LabelMeWriter(Writer):
+    """`<name>.json`, to lie beside the photo, and `labels.txt` for LabelMe's `--labels`; every region is a shape.
+
+    Void is labelled `__ignore__`, LabelMe's own word for it.
+    """
+
+    format = "labelme"
+
+    def place(self, name: str) -> str:
+        """The JSON file's path."""
+        return f"{without_suffix(name)}.json"
+
+    def photo_place(self, name: str) -> str:
+        """Beside the JSON file."""
+        return name
+
+    def _begin(self) -> None:
+        names = [name for name in self.classes if name != VOID_NAME]
+        write_text(self.out / "labels.txt", "\n".join([IGNORE, BACKGROUND, *names]) + "\n")
+
+    def _write(self, name: str, label_map: LabelMap, photo: Pixels | None, photo_file: Path | None) -> dict[str, Any]:
+        regions = [(self.classes[index - 1], region) for index, region in trace_classes(label_map)]
+        regions += [(IGNORE, region) for region in trace_regions(label_map == VOID)]
+        file = self.out / self.place(name)
+        path = name.rpartition("/")[2] if photo_file is None else _way_from(file.parent, photo_file)
+        content: dict[str, Any] = {
+            "version": VERSION,
+            "flags": {},
+            "shapes": [self._shape(label, region) for label, region in regions],
+            "imagePath": path,
+            "imageData": None,
+            "imageHeight": int(label_map.shape[0]),
+            "imageWidth": int(label_map.shape[1]),
+        }
+        write_text(file, json.dumps(content, ensure_ascii=False, indent=1))
+        return {}
+
+    def _shape(self, label: str, region: Region) -> dict[str, Any]:
+        others: dict[str, Any] = {"label": label, "group_id": None, "description": "", "flags": {}}
+        if self.options.shapes != "masks":
+            points = outline(region, self.options.tolerance).round(2).tolist()
+            return {**others, "shape_type": "polygon", "points": points, "mask": None}
+        left, top, width, height = region.box
+        buffer = io.BytesIO()
+        Image.fromarray(mask_of_region(region).astype(np.uint8) * 255).save(buffer, "PNG")
+        encoded = base64.b64encode(buffer.getvalue()).decode("ascii")
+        last = [left + width - 1, top + height - 1]  # LabelMe counts the last pixel in
+        return {**others, "shape_type": "mask", "points": [[left, top], last], "mask": encoded}
+
+
+def _way_from(folder: Path, photo: Path) -> str:
+    try:
+        return Path(os.path.relpath(photo.resolve(), folder.resolve())).as_posix()
+    except ValueError:  # another drive
+        return photo.resolve().as_posix()
 
 
 def _region(shape: dict[str, Any], height: int, width: int) -> list[Polygon] | RunLengths:
@@ -81,7 +156,6 @@ def _mask_region(encoded: str, corner: tuple[float, float], height: int, width: 
     left, top = int(corner[0]), int(corner[1])
     if left < 0 or top < 0 or top + small.shape[0] > height or left + small.shape[1] > width:
         raise ValueError("a mask that reaches beyond the photo")
-    whole = np.zeros((height, width), np.uint8, order="F")
+    whole = np.zeros((height, width), bool)
     whole[top : top + small.shape[0], left : left + small.shape[1]] = small
-    runs: RunLengths = coco_masks().encode(whole)
-    return runs
+    return {"size": [height, width], "counts": counts_of_mask(whole).tolist()}

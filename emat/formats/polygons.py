@@ -5,12 +5,14 @@ of side 1. Pixels that touch at a corner alone belong to different regions (4-co
 even and odd, or with pycocotools, gives the mask back exactly.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+
+from emat.images import VOID
 
 Ring: TypeAlias = NDArray[np.int64]  # (corners, 2) of x, y; the last corner joins the first
 
@@ -56,6 +58,13 @@ def trace_regions(mask: NDArray[np.bool_]) -> list[Region]:
     ):
         holes_of[outer].append(rings[hole] + shift)
     return [Region(rings[number] + shift, tuple(holes_of[number])) for number in outers]
+
+
+def trace_classes(label_map: NDArray[Any]) -> Iterator[tuple[int, Region]]:
+    """Every region of a label map (H, W) with its class index, class by class; background and void are left out."""
+    for index in np.flatnonzero(np.bincount(label_map.ravel())).tolist():
+        if index not in (0, VOID):
+            yield from ((index, region) for region in trace_regions(label_map == index))
 
 
 def signed_area(ring: NDArray[np.generic]) -> float:

@@ -5,14 +5,13 @@ run before the last. Both are read and written here without further packages.
 """
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from emat.formats.polygons import Region
 
-RunLengths: TypeAlias = dict[str, Any]  # {"size": [height, width], "counts": list, str or bytes}
 Counts: TypeAlias = NDArray[np.int64]
 
 BITS, SIGN, MORE, FIRST_CHARACTER = 5, 0x10, 0x20, 48
@@ -45,6 +44,14 @@ def counts_of_region(region: Region, size: tuple[int, int]) -> Counts:
     changes = changes[times % 2 == 1]
     changes = changes[changes < height * width]
     return np.diff(np.concatenate([[0], changes, [height * width]]))
+
+
+def mask_of_region(region: Region) -> NDArray[np.bool_]:
+    """The region's pixels in its own box, (box height, box width) bool."""
+    left, top, width, height = region.box
+    shift = np.array([left, top])
+    moved = Region(region.outer - shift, tuple(hole - shift for hole in region.holes))
+    return mask_of_counts(counts_of_region(moved, (height, width)), (height, width))
 
 
 def mask_of_counts(counts: Sequence[int] | Counts, size: tuple[int, int]) -> NDArray[np.bool_]:

@@ -1,11 +1,21 @@
 """YOLO segmentation: a text file for each photo, a line for each object with class number and outline."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from emat.errors import EmatError
 from emat.formats.class_names import VOID_NAME, number_classes, read_class_names
-from emat.formats.drawing import Drawing, DrawnObject
+from emat.formats.drawing import Drawing, DrawnObject, LabelMap
+from emat.formats.outlines import outline
+from emat.formats.photo_names import without_suffix
+from emat.formats.polygons import trace_classes
+from emat.formats.whole_files import write_text
+from emat.formats.writing import WriteOptions, Writer
+from emat.images import Pixels
 
 NUMBERS_OF_A_BOX = 4
 FEWEST_NUMBERS = 6
@@ -46,6 +56,45 @@ def _object(line: str, where: str, size: tuple[int, int], classes: Sequence[str]
     return DrawnObject(classes[number], [outline])
 
 
+class YoloWriter(Writer):
+    """`labels/<name>.txt` for the photo `images/<name>`, and `data.yaml`; every region is a line.
+
+    YOLO knows no void: such pixels are written as background. Holes are cut open (see `emat.formats.outlines`).
+    """
+
+    format = "yolo"
+
+    def __init__(self, out: Path, classes: Sequence[str], options: WriteOptions, run: str) -> None:
+        if options.shapes == "masks":
+            raise EmatError("YOLO files hold polygons alone; write coco or labelme for masks")
+        super().__init__(out, classes, options, run)
+
+    def place(self, name: str) -> str:
+        """The text file's path: the photo's, with its last folder `images` replaced as YOLO tools do."""
+        *folders, file = self.photo_place(name).split("/")
+        folders[len(folders) - 1 - folders[::-1].index("images")] = "labels"
+        return "/".join([*folders, f"{without_suffix(file)}.txt"])
+
+    def _begin(self) -> None:
+        names = [f"  {number}: {json.dumps(name, ensure_ascii=False)}" for name, number in self._named()]
+        write_text(self.out / "data.yaml", "\n".join(["train: images", "val: images", "names:", *names]) + "\n")
+
+    def _write(self, name: str, label_map: LabelMap, photo: Pixels | None, photo_file: Path | None) -> dict[str, Any]:
+        number_of = dict(self._named())
+        size = np.array([label_map.shape[1], label_map.shape[0]])
+        lines = []
+        for index, region in trace_classes(label_map):
+            fractions = outline(region, self.options.tolerance) / size
+            words = (f"{fraction:.6f}".rstrip("0").rstrip(".") for fraction in fractions.ravel().tolist())
+            lines.append(f"{number_of[self.classes[index - 1]]} {' '.join(words)}\n")
+        write_text(self.out / self.place(name), "".join(lines))
+        return {}
+
+    def _named(self) -> list[tuple[str, int]]:
+        """Class names with YOLO's numbers, which begin with 0."""
+        return [(name, i) for i, name in enumerate(name for name in self.classes if name != VOID_NAME)]
+
+
 def read_yolo_names(path: Path) -> tuple[str, ...]:
     """The class names of a `data.yaml` (its `names` as list or mapping) or of a `classes.txt`."""
     if path.suffix not in (".yaml", ".yml"):
@@ -79,6 +128,14 @@ def _names_in_yaml(lines: Sequence[str]) -> list[str]:
 
 
 def _value(item: str) -> str:
-    """The name in `cat`, `'cat'` or `0: cat`."""
+    """The name in `cat`, `'cat'`, `"cat"` or `0: cat`."""
     number, colon, name = item.partition(":")
-    return (name if colon and number.strip().isdecimal() else item).strip().strip("'\"")
+    text = (name if colon and number.strip().isdecimal() else item).strip()
+    if len(text) > 1 and text[0] == text[-1] == '"':
+        try:
+            return str(json.loads(text))
+        except ValueError:
+            return text[1:-1]
+    if len(text) > 1 and text[0] == text[-1] == "'":
+        return text[1:-1].replace("''", "'")
+    return text

@@ -1,0 +1,91 @@
+"""A contact sheet: overlays of many photos on a few pages, each over its name."""
+
+import shutil
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from PIL import Image, ImageDraw, ImageFont, ImageOps
+
+from emat.formats.drawing import LabelMap
+from emat.formats.overlay import colour_of, draw_overlay, save_jpeg
+from emat.formats.writing import Writer
+from emat.images import Pixels, resize_mask, resize_photo
+
+TILE = 300  # longest side of a picture on the sheet, pixels
+COLUMNS, ROWS = 5, 6
+GAP, CAPTION, LEGEND = 14, 26, 40
+LETTERS = 14
+GROUND, INK = (250, 250, 248), (40, 40, 44)
+TILES = ".emat-tiles"
+
+
+class SheetWriter(Writer):
+    """`sheet-1.jpg`, `sheet-2.jpg` and so on, thirty photos a page, with one legend on each."""
+
+    format = "sheet"
+    needs_photo = True
+
+    def place(self, name: str) -> str:
+        """A small overlay, which is gone when the sheet is complete."""
+        return f"{TILES}/{name}.jpg"
+
+    def _write(self, name: str, label_map: LabelMap, photo: Pixels | None, photo_file: Path | None) -> dict[str, Any]:
+        assert photo is not None
+        height, width = photo.shape[:2]
+        scale = TILE / max(height, width)
+        size = (max(1, round(height * scale)), max(1, round(width * scale)))
+        small = draw_overlay(resize_photo(photo, size), resize_mask(label_map, size), {}, legend=False)
+        save_jpeg(small, self.out / self.place(name))
+        return {}
+
+    def _finish(self) -> None:
+        names = list(dict.fromkeys(str(record["name"]) for record in self._journal.records()))
+        for number, page in enumerate(_pages(names), start=1):
+            save_jpeg(self._page(page), self.out / f"sheet-{number}.jpg")
+        shutil.rmtree(self.out / TILES, ignore_errors=True)
+
+    def _page(self, names: Sequence[str]) -> Image.Image:
+        columns = min(COLUMNS, len(names))
+        rows = -(-len(names) // columns)
+        step = (TILE + GAP, TILE + CAPTION + GAP)
+        page = Image.new("RGB", (GAP + columns * step[0], LEGEND + rows * step[1]), GROUND)
+        draw = ImageDraw.Draw(page)
+        font = ImageFont.load_default(LETTERS)
+        self._draw_legend(draw, font, page.width - GAP)
+        for number, name in enumerate(names):
+            left, top = GAP + number % columns * step[0], LEGEND + number // columns * step[1]
+            with Image.open(self.out / self.place(name), formats=["JPEG"]) as tile:
+                page.paste(ImageOps.pad(tile.convert("RGB"), (TILE, TILE), color=GROUND), (left, top))
+            caption = _shortened(name, font, TILE)
+            draw.text((left + TILE / 2, top + TILE + CAPTION / 2), caption, fill=INK, font=font, anchor="mm")
+        return page
+
+    def _draw_legend(
+        self, draw: ImageDraw.ImageDraw, font: ImageFont.FreeTypeFont | ImageFont.ImageFont, right: float
+    ) -> None:
+        left = float(GAP)
+        for index, name in enumerate(self.classes, start=1):
+            wide = 22 + font.getlength(name) + 18
+            if left + wide > right:
+                draw.text((left, LEGEND / 2), "...", fill=INK, font=font, anchor="lm")
+                return
+            square = (left, LEGEND / 2 - 7, left + 14, LEGEND / 2 + 7)
+            draw.rounded_rectangle(square, radius=3, fill=colour_of(index))
+            draw.text((left + 22, LEGEND / 2), name, fill=INK, font=font, anchor="lm")
+            left += wide
+
+
+def _pages(names: Sequence[str]) -> Iterator[list[str]]:
+    rest = iter(names)
+    while page := list(islice(rest, COLUMNS * ROWS)):
+        yield page
+
+
+def _shortened(name: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont, room: float) -> str:
+    """`name`, with its beginning left out where it is too long."""
+    if font.getlength(name) <= room:
+        return name
+    start = next((i for i in range(1, len(name)) if font.getlength("..." + name[i:]) <= room), len(name))
+    return "..." + name[start:]

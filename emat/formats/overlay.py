@@ -1,0 +1,112 @@
+"""Label maps laid over their photos: a tint and a contour for each class, and a legend of the classes present."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageFilter, ImageFont
+
+from emat.formats.drawing import LabelMap
+from emat.formats.photo_names import without_suffix
+from emat.formats.whole_files import whole_file
+from emat.formats.writing import Writer
+from emat.images import VOID, Pixels
+
+# Clear on photos and told apart by people who do not see red and green alike; more classes begin anew.
+COLOURS = (
+    (255, 176, 0), (30, 136, 229), (216, 27, 96), (0, 191, 165), (142, 68, 255), (255, 109, 0),
+    (118, 255, 3), (0, 229, 255), (255, 82, 82), (124, 179, 66), (255, 128, 213), (161, 136, 127),
+)  # fmt: skip
+VOID_COLOUR = (210, 210, 210)
+TINT = 0.42  # of the colour within a region
+CONTOUR = 1 / 350  # width, of the photo's shorter side
+HALO = 0.65  # of black, just outside a contour, so that it is seen on any ground
+LETTERS = 1 / 32  # height of the legend's letters, of the photo's shorter side
+SMALLEST_LETTERS = 10
+QUALITY = 92
+
+
+def colour_of(index: int) -> tuple[int, int, int]:
+    """The colour in which overlays show class `index`."""
+    return VOID_COLOUR if index == VOID else COLOURS[(index - 1) % len(COLOURS)]
+
+
+def draw_overlay(photo: Pixels, label_map: LabelMap, names: Mapping[int, str], *, legend: bool = True) -> Image.Image:
+    """`photo` (H, W, 3) with the regions of `label_map` (H, W); `names` are those of the class indices."""
+    width = max(1.0, min(photo.shape[:2]) * CONTOUR)
+    picture = photo.astype(np.float32)
+    present = [index for index in np.flatnonzero(np.bincount(label_map.ravel())).tolist() if index]
+    for index in present:
+        _paint(picture, label_map == index, colour_of(index), width)
+    image = Image.fromarray(picture.round().clip(0, 255).astype(np.uint8))
+    if legend and present:
+        _draw_legend(image, [(names.get(index, "void"), colour_of(index)) for index in present])
+    return image
+
+
+def save_jpeg(image: Image.Image, path: Path) -> None:
+    """Save a picture with text and contours, whole or not at all."""
+    with whole_file(path) as unfinished:
+        image.save(unfinished, "JPEG", quality=QUALITY, subsampling=0)
+
+
+class OverlayWriter(Writer):
+    """`<name>.jpg`, the photo with coloured masks, contours and a legend."""
+
+    format = "overlay"
+    needs_photo = True
+
+    def place(self, name: str) -> str:
+        """The picture's path."""
+        return f"{without_suffix(name)}.jpg"
+
+    def _write(self, name: str, label_map: LabelMap, photo: Pixels | None, photo_file: Path | None) -> dict[str, Any]:
+        assert photo is not None
+        overlay = draw_overlay(photo, label_map, dict(enumerate(self.classes, start=1)))
+        save_jpeg(overlay, self.out / self.place(name))
+        return {}
+
+
+def _paint(picture: NDArray[np.float32], mask: NDArray[np.bool_], colour: tuple[int, int, int], width: float) -> None:
+    """Tint the pixels of `mask` (H, W) in `picture` (H, W, 3) and draw their contour, in place."""
+    margin = int(np.ceil(4 * width))
+    rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
+    window = (
+        slice(max(0, rows[0] - margin), rows[-1] + margin + 1),
+        slice(max(0, columns[0] - margin), columns[-1] + margin + 1),
+    )
+    inside = mask[window]
+    drawn = Image.fromarray(inside.astype(np.uint8) * 255)
+    near = np.asarray(drawn.filter(ImageFilter.GaussianBlur(width)), np.float32) / 255  # 1/2 on the border
+    halo = np.where(inside, 0, HALO * np.clip(3 * near, 0, 1))[..., None]
+    contour = np.where(inside, np.clip(4.5 - 5 * near, 0, 1), 0)[..., None]
+    part = picture[window]
+    ground = part * (1 - halo)
+    tinted = ground + (np.array(colour, np.float32) - ground) * np.where(inside, TINT, 0)[..., None]
+    part[...] = tinted + (np.array(colour, np.float32) - tinted) * contour
+
+
+def _draw_legend(image: Image.Image, entries: list[tuple[str, tuple[int, int, int]]]) -> None:
+    """A dark panel at the lower left with a coloured square and a name for each entry."""
+    letters = max(SMALLEST_LETTERS, round(min(image.size) * LETTERS))
+    font = ImageFont.load_default(letters)
+    line, pad = round(letters * 1.5), round(letters * 0.6)
+    room = max(1, (image.height - 4 * pad) // line)
+    if len(entries) > room:
+        entries = [*entries[: room - 1], (f"and {len(entries) - room + 1} more", VOID_COLOUR)]
+    wide = round(max(font.getlength(name) for name, _ in entries)) + letters + 3 * pad
+    tall = line * len(entries) + pad
+    left, top = pad, image.height - tall - pad
+    panel = Image.new("RGBA", image.size)
+    draw = ImageDraw.Draw(panel)
+    draw.rounded_rectangle((left, top, left + wide, top + tall), radius=pad, fill=(16, 18, 24, 190))
+    for number, (name, colour) in enumerate(entries):
+        middle = top + pad / 2 + line * (number + 0.5)
+        square = (left + pad, middle - letters * 0.4, left + pad + letters * 0.8, middle + letters * 0.4)
+        draw.rounded_rectangle(square, radius=letters * 0.2, fill=(*colour, 255))
+        draw.text((left + 2 * pad + letters * 0.8, middle), name, fill="white", font=font, anchor="lm")
+    box = (left, max(0, top), min(image.width, left + wide + 1), min(image.height, top + tall + 1))
+    part = Image.alpha_composite(image.crop(box).convert("RGBA"), panel.crop(box)).convert("RGB")
+    image.paste(part, box[:2])
