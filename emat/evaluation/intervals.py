@@ -27,6 +27,8 @@ class ScoreIntervals:
     accuracy: Interval
     miou: Interval
     foreground_background_iou: Interval
+    false_mask_rate: Interval
+    false_area: Interval
 
 
 def bootstrap(
@@ -40,26 +42,30 @@ def bootstrap(
     if not folds or not all(folds):
         raise EmatError("an interval needs at least one task in every fold")
     random = np.random.default_rng(seed)
-    per_fold = [_resampled_scores(outcomes, resamples, random) for outcomes in folds]  # each (3, resamples)
+    per_fold = [_resampled_scores(outcomes, resamples, random) for outcomes in folds]  # each (5, resamples)
     scores = np.mean(per_fold, axis=0)
     low, high = np.quantile(scores, [(1 - level) / 2, (1 + level) / 2], axis=1)
     return ScoreIntervals(*(Interval(float(a), float(b)) for a, b in zip(low, high, strict=True)))
 
 
 def _resampled_scores(outcomes: Sequence[Counts], resamples: int, random: np.random.Generator) -> NDArray[np.float64]:
-    table = np.array(  # (T, 2 + 4 + 2 C)
-        [np.concatenate([[o.right, o.judged], o.binary.ravel(), o.intersections, o.unions]) for o in outcomes],
-        dtype=np.float64,
-    )
+    table = np.array([_row(outcome) for outcome in outcomes], dtype=np.float64)  # (T, 5 + 4 + 2 C)
     sums = np.concatenate(
         [_weights(len(outcomes), min(CHUNK, resamples - start), random) @ table for start in range(0, resamples, CHUNK)]
-    )  # (resamples, 2 + 4 + 2 C)
-    right, judged, binary = sums[:, 0], sums[:, 1], sums[:, 2:6].reshape(-1, 2, 2)
-    intersections, unions = np.split(sums[:, 6:], 2, axis=1)
-    with np.errstate(invalid="ignore"):  # no presence predicted: accuracy is NaN, as in `compute`
-        accuracy = right / judged
+    )  # (resamples, 5 + 4 + 2 C)
+    right, judged, false_masks, false_area, absent = sums[:, :5].T
+    binary = sums[:, 5:9].reshape(-1, 2, 2)
+    intersections, unions = np.split(sums[:, 9:], 2, axis=1)
+    with np.errstate(invalid="ignore"):  # no presence predicted, no way absent: NaN, as in `compute`
+        accuracy, false_mask_rate, mean_false_area = right / judged, false_masks / absent, false_area / absent
     miou = (intersections / np.maximum(unions, 1)).mean(1)
-    return np.stack([accuracy, miou, (binary[..., 0] / np.maximum(binary[..., 1], 1)).mean(1)])
+    both = (binary[..., 0] / np.maximum(binary[..., 1], 1)).mean(1)
+    return np.stack([accuracy, miou, both, false_mask_rate, mean_false_area])
+
+
+def _row(outcome: Counts) -> NDArray[np.float64]:
+    numbers = [outcome.right, outcome.judged, outcome.false_masks, outcome.false_area, outcome.absent]
+    return np.concatenate([numbers, outcome.binary.ravel(), outcome.intersections, outcome.unions])
 
 
 def _weights(tasks: int, resamples: int, random: np.random.Generator) -> NDArray[np.float64]:

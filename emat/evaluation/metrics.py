@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emat.errors import EmatError
+from emat.evaluation.outcome import TaskOutcome, judge_task
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,9 @@ class Counts:
     intersections: NDArray[np.int64]  # (C,) pixels of each class, over the tasks in which it is a way
     unions: NDArray[np.int64]  # (C,)
     binary: NDArray[np.int64]  # (2, 2): rows background and foreground (any way), columns intersection and union
+    absent: int = 0  # ways, over all tasks, whose class is not in the query
+    false_masks: int = 0  # those of them that were given a pixel all the same
+    false_area: float = 0.0  # sum over them of the share of the query that they were given
 
     def __add__(self, other: "Counts") -> "Counts":
         if self.class_ids != other.class_ids:
@@ -39,6 +43,9 @@ class Counts:
             self.intersections + other.intersections,
             self.unions + other.unions,
             self.binary + other.binary,
+            self.absent + other.absent,
+            self.false_masks + other.false_masks,
+            self.false_area + other.false_area,
         )
 
 
@@ -54,13 +61,19 @@ class ClassScore:
 
 @dataclass(frozen=True)
 class Scores:
-    """Scores between 0 and 1; `accuracy` is NaN where no task's presence was predicted."""
+    """Scores between 0 and 1; `accuracy` is NaN where no task's presence was predicted.
+
+    `false_mask_rate` is the share of absent ways whose predicted mask is not empty, `false_area` the mean share of the
+    query that such a mask covers, over all absent ways; both are NaN where every way was always there.
+    """
 
     tasks: int
     accuracy: float
     miou: float
     foreground_background_iou: float
     classes: tuple[ClassScore, ...]
+    false_mask_rate: float
+    false_area: float
 
 
 def no_counts(class_ids: Sequence[int]) -> Counts:
@@ -89,22 +102,29 @@ def count_task(
     >>> outcome.right, outcome.intersections.tolist(), outcome.unions.tolist()
     (1, [1, 0], [2, 0])
     """
-    if label_map.shape != mask.shape:
-        raise EmatError(f"the label map is {label_map.shape} but the query's mask is {mask.shape}; resize it first")
-    confusion = _confusion(ways, label_map, mask)  # (1 + N, 1 + N): rows truth, columns prediction
-    intersections = np.diag(confusion)
-    unions = confusion.sum(0) + confusion.sum(1) - intersections
+    return count_outcome(judge_task(ways, present, label_map, mask), class_ids)
+
+
+def count_outcome(outcome: TaskOutcome, class_ids: Sequence[int]) -> Counts:
+    """The counts of one task."""
     counts = no_counts(class_ids)
     for place, class_id in enumerate(class_ids):
-        if class_id in ways:
-            label = list(ways).index(class_id) + 1
-            counts.intersections[place], counts.unions[place] = intersections[label], unions[label]
-    total, background, foreground = confusion.sum(), confusion[0, 0], confusion[1:, 1:].sum()
-    binary = np.array([[background, total - foreground], [foreground, total - background]])
-    truth = confusion[1:].sum(1) > 0
-    right = present is not None and bool(np.array_equal(truth, np.asarray(present, dtype=bool)))
-    judged = int(present is not None)
-    return Counts(counts.class_ids, 1, judged, int(right), counts.intersections, counts.unions, binary)
+        if class_id in outcome.ways:
+            way = outcome.ways.index(class_id)
+            counts.intersections[place], counts.unions[place] = outcome.intersections[way], outcome.unions[way]
+    false_areas = [union for union, there in zip(outcome.unions, outcome.truth, strict=True) if not there]
+    return Counts(
+        counts.class_ids,
+        tasks=1,
+        judged=int(outcome.present is not None),
+        right=int(outcome.present == outcome.truth),
+        intersections=counts.intersections,
+        unions=counts.unions,
+        binary=np.array([outcome.background, outcome.foreground], dtype=np.int64),
+        absent=len(false_areas),
+        false_masks=sum(area > 0 for area in false_areas),
+        false_area=sum(false_areas) / max(outcome.pixels, 1),
+    )
 
 
 def merge(counts: Iterable[Counts], class_ids: Sequence[int]) -> Counts:
@@ -131,17 +151,6 @@ def compute(counts: Counts) -> Scores:
         miou=float(np.mean([row.iou for row in classes])),
         foreground_background_iou=float(binary.mean()),
         classes=classes,
+        false_mask_rate=counts.false_masks / counts.absent if counts.absent else float("nan"),
+        false_area=counts.false_area / counts.absent if counts.absent else float("nan"),
     )
-
-
-def _confusion(ways: Sequence[int], label_map: NDArray[np.integer], mask: NDArray[np.integer]) -> NDArray[np.int64]:
-    labels = len(ways) + 1
-    if label_map.size and not 0 <= int(label_map.min()) <= int(label_map.max()) < labels:
-        raise EmatError(
-            f"the label map holds {int(label_map.min())} to {int(label_map.max())}; "
-            f"{len(ways)} ways have labels 0 to {len(ways)}"
-        )
-    label_of_class = np.zeros(max([*ways, int(mask.max(initial=0))]) + 1, dtype=np.int64)
-    label_of_class[list(ways)] = np.arange(1, labels)
-    pairs = label_of_class[mask] * labels + label_map  # (H, W)
-    return np.bincount(pairs.ravel(), minlength=labels * labels).reshape(labels, labels)

@@ -17,7 +17,7 @@ CLASS_IDS = tuple(range(1, 21))
 
 def outcome(right: bool, intersections: Pixels, unions: Pixels, judged: int = 1) -> Counts:
     binary = np.array([[500, 800], [intersections.sum(), unions.sum()]])
-    return Counts(CLASS_IDS, 1, judged, int(right), intersections, unions, binary)
+    return Counts(CLASS_IDS, 1, judged, int(right), intersections, unions, binary, 1, int(right), 0.25 * right)
 
 
 def random_outcomes(tasks: int, seed: int = 0) -> list[Counts]:
@@ -58,6 +58,13 @@ def test_folds_are_averaged_after_resampling_each() -> None:
     intervals = bootstrap([[right] * 10, [wrong] * 30])
     assert (intervals.accuracy.low, intervals.accuracy.high) == (0.5, 0.5)
     assert (intervals.miou.low, intervals.miou.high) == (0.25, 0.25)
+
+
+def test_false_masks_have_intervals_where_a_way_was_absent() -> None:
+    intervals = bootstrap([[outcome(True, np.full(20, 1), np.full(20, 2))] * 5])
+    assert (intervals.false_mask_rate.low, intervals.false_area.high) == (1, 0.25)
+    never = Counts(CLASS_IDS, 1, 1, 1, np.full(20, 1), np.full(20, 2), np.ones((2, 2), np.int64))
+    assert np.isnan(bootstrap([[never] * 5]).false_mask_rate.low)
 
 
 def test_without_presence_the_accuracy_has_no_interval() -> None:

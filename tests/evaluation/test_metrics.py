@@ -54,6 +54,20 @@ def perfect(outcome: Outcome) -> Outcome:
     return ways, np.array([bool((mask == way).any()) for way in ways]), label_map, mask
 
 
+def test_false_masks_are_counted_by_hand() -> None:
+    mask = np.array([[3, 3, 0, VOID], [0, 0, 8, 8]], np.uint8)
+    label_map = np.array([[1, 0, 2, 2], [0, 0, 0, 0]])
+    scores = compute(count_task(CLASS_IDS, (3, 5, 12), [True, True, False], label_map, mask))
+    assert scores.false_mask_rate == 0.5  # class 5 was given two of eight pixels, class 12 none
+    assert scores.false_area == 0.125
+
+
+def test_without_an_absent_way_there_is_no_false_mask_rate() -> None:
+    scores = compute(count_task(CLASS_IDS, (3,), [True], np.array([[1]]), np.array([[3]], np.uint8)))
+    assert np.isnan(scores.false_mask_rate)
+    assert np.isnan(scores.false_area)
+
+
 def test_a_small_task_counted_by_hand() -> None:
     mask = np.array([[3, 3, 0, VOID], [5, 0, 8, 8]], np.uint8)
     label_map = np.array([[1, 0, 1, 1], [2, 2, 0, 2]])
