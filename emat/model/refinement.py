@@ -4,7 +4,7 @@ In the letters of the code, all (width, N) with N = t_q * t_d:
 
     a  attended (H)      r  residual (E)
     g = W_g relu(norm_a(a))
-    x = relu(norm_g(g)) + relu(norm_r(r))
+    x = relu(norm_g(g)) + relu(norm_r(r))    (r alone where the residual is the layer's own input, which has no norm)
     y = norm_x(x)
     f = W_1 y            z = y + W_2 relu(norm_f(f))
     out = norm_z(z)
@@ -28,20 +28,21 @@ Affine = tuple[Tensor, Tensor]  # weight and bias of a norm
 CHUNK_ELEMENTS = 64 * 4096  # 1 MB of float32: a few of these fit the second-level cache
 
 
-def refine(attended: Tensor, residual: Tensor, matrices: Sequence[Tensor], norms: Sequence[Affine]) -> Tensor:
+def refine(attended: Tensor, residual: Tensor, matrices: Sequence[Tensor], norms: Sequence[Affine | None]) -> Tensor:
     """a (H, t_q, t_d) and r (E, t_q, t_d) -> out (E, t_q, t_d).
 
-    `matrices` are W_g, W_1, W_2; `norms` the weights and biases for a, r, g, x, f, z. Without gradients, a and r are
-    overwritten.
+    `matrices` are W_g, W_1, W_2; `norms` the weights and biases for a, r, g, x, f, z; only r's may be None. Without
+    gradients, a and r are overwritten.
     """
-    return _Refinement.apply(attended, residual, *matrices, *itertools.chain.from_iterable(norms))
+    affines = ((None, None) if norm is None else norm for norm in norms)
+    return _Refinement.apply(attended, residual, *matrices, *itertools.chain.from_iterable(affines))
 
 
 class _Refinement(torch.autograd.Function):
     """`refine` as one step of autograd. Without gradients, the inputs' buffers become scratch space and result."""
 
     @staticmethod
-    def forward(ctx: Any, attended: Tensor, residual: Tensor, *parameters: Tensor) -> Tensor:
+    def forward(ctx: Any, attended: Tensor, residual: Tensor, *parameters: Any) -> Tensor:
         a, r = attended.flatten(1), residual.flatten(1)
         reuse = not any(ctx.needs_input_grad)
         chain = _Chain(a, r, *parameters)
@@ -65,12 +66,14 @@ class _Refinement(torch.autograd.Function):
 class _Chain:
     """The chain of the module's docstring on given inputs: its norms and matrices, and the two ways through it."""
 
-    def __init__(self, a: Tensor, r: Tensor, *parameters: Tensor) -> None:
+    def __init__(self, a: Tensor, r: Tensor, *parameters: Any) -> None:
         self.a, self.r = a, r
         self.w_g, self.w_1, self.w_2 = parameters[:3]
-        norms = [ChunkedGroupNorm(w, b) for w, b in zip(parameters[3::2], parameters[4::2], strict=True)]
-        self.norm_a, self.norm_r, self.norm_g, self.norm_x, self.norm_f, self.norm_z = norms
-        self.norms = norms
+        a_affine, r_affine, *others = zip(parameters[3::2], parameters[4::2], strict=True)
+        self.norm_a = ChunkedGroupNorm(*a_affine)
+        self.norm_r = None if r_affine[0] is None else ChunkedGroupNorm(*r_affine)
+        self.norm_g, self.norm_x, self.norm_f, self.norm_z = (ChunkedGroupNorm(*affine) for affine in others)
+        self.norms = (self.norm_a, self.norm_r, self.norm_g, self.norm_x, self.norm_f, self.norm_z)
 
     def _parts(self) -> Iterator[slice]:
         columns = self.r.shape[1]
@@ -81,8 +84,12 @@ class _Chain:
     def _g(self, part: slice) -> Tensor:
         return self.w_g @ self.norm_a(self.a[:, part]).relu_()
 
+    def _shortcut(self, part: slice) -> Tensor:
+        r = self.r[:, part]
+        return r if self.norm_r is None else self.norm_r(r).relu_()
+
     def _x(self, part: slice) -> Tensor:
-        return self.norm_g(self._g(part)).relu_().add_(self.norm_r(self.r[:, part]).relu_())
+        return self.norm_g(self._g(part)).relu_().add_(self._shortcut(part))
 
     def _f(self, x: Tensor) -> Tensor:
         # W_1 norm_x(x), with the norm folded into the matrix.
@@ -92,8 +99,11 @@ class _Chain:
         """Fit every norm and write the result to `out`, which may be r's own buffer, and f to `f`, which may be a's."""
         for part in self._parts():
             self.norm_a.add(self.a[:, part])
-            self.norm_r.add(self.r[:, part])
-        self.norm_a.fit(), self.norm_r.fit()
+            if self.norm_r is not None:
+                self.norm_r.add(self.r[:, part])
+        self.norm_a.fit()
+        if self.norm_r is not None:
+            self.norm_r.fit()
         for part in self._parts():
             self.norm_g.add(self._g(part))
         self.norm_g.fit()
@@ -116,7 +126,7 @@ class _Chain:
             out[:, part] = self.norm_z(out[:, part])
         return out
 
-    def backward(self, grad: Tensor) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+    def backward(self, grad: Tensor) -> tuple[Tensor, Tensor, tuple[Tensor | None, ...]]:
         """Gradients of a, r and the parameters. `wide` and `narrow` hold the gradient on its way, of one width each."""
         wide, narrow = torch.empty_like(self.r), torch.empty_like(self.a)
         d_g, d_1, d_2 = (torch.zeros_like(w) for w in (self.w_g, self.w_1, self.w_2))
@@ -143,14 +153,16 @@ class _Chain:
             wide[:, part] = dy
         norm_grads[self.norm_x] = self.norm_x.fit_gradient()
         for part in self._parts():
-            g, r = self._g(part), self.r[:, part]
-            from_g, from_r = self.norm_g(g).relu_(), self.norm_r(r).relu_()
+            g = self._g(part)
+            from_g, from_r = self.norm_g(g).relu_(), self._shortcut(part)
             dx = self.norm_x.gradient(wide[:, part], from_g + from_r)
             self.norm_g.add_gradient(_through_relu(dx, from_g), g)
-            self.norm_r.add_gradient(_through_relu(dx, from_r), r)
+            if self.norm_r is not None:
+                self.norm_r.add_gradient(_through_relu(dx, from_r), self.r[:, part])
             wide[:, part] = dx
         norm_grads[self.norm_g] = self.norm_g.fit_gradient()
-        norm_grads[self.norm_r] = self.norm_r.fit_gradient()
+        if self.norm_r is not None:
+            norm_grads[self.norm_r] = self.norm_r.fit_gradient()
         for part in self._parts():
             a, r, dx = self.a[:, part], self.r[:, part], wide[:, part]
             from_a = self.norm_a(a).relu_()
@@ -160,11 +172,12 @@ class _Chain:
             da = _through_relu(self.w_g.T @ dg, from_a)
             self.norm_a.add_gradient(da, a)
             narrow[:, part] = da
-            wide[:, part] = self.norm_r.gradient(_through_relu(dx, self.norm_r(r)), r)
+            if self.norm_r is not None:  # else r's gradient is dx itself
+                wide[:, part] = self.norm_r.gradient(_through_relu(dx, self.norm_r(r)), r)
         norm_grads[self.norm_a] = self.norm_a.fit_gradient()
         for part in self._parts():
             narrow[:, part] = self.norm_a.gradient(narrow[:, part], self.a[:, part])
-        flat = (grad for norm in self.norms for grad in norm_grads[norm])
+        flat = (grad for norm in self.norms for grad in ((None, None) if norm is None else norm_grads[norm]))
         return narrow, wide, (d_g, d_1, d_2, *flat)
 
     def _z(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -1,5 +1,7 @@
 """The chain after attention against the same chain written with torch's own layers."""
 
+from collections.abc import Sequence
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -21,24 +23,32 @@ def parameters(dtype: torch.dtype) -> tuple[list[Tensor], list[tuple[Tensor, Ten
     return matrices, norms
 
 
-def plain(a: Tensor, r: Tensor, matrices: list[Tensor], norms: list[tuple[Tensor, Tensor]]) -> Tensor:
+def plain(a: Tensor, r: Tensor, matrices: list[Tensor], norms: Sequence[tuple[Tensor, Tensor] | None]) -> Tensor:
     def norm(index: int, x: Tensor) -> Tensor:
-        return F.group_norm(x[None], 4, *norms[index])[0]
+        affine = norms[index]
+        assert affine is not None
+        return F.group_norm(x[None], 4, *affine)[0]
 
     def product(w: Tensor, x: Tensor) -> Tensor:
         return torch.einsum("oi,iqt->oqt", w, x)
 
-    x = norm(2, product(matrices[0], norm(0, a).relu())).relu() + norm(1, r).relu()
+    x = norm(2, product(matrices[0], norm(0, a).relu())).relu() + (r if norms[1] is None else norm(1, r).relu())
     y = norm(3, x)
     return norm(5, y + product(matrices[2], norm(4, product(matrices[1], y)).relu()))
 
 
 @pytest.mark.parametrize("elements", [1, 100, 10**6])
-def test_values_and_gradients_equal_the_plain_chain(elements: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("identity", [False, True])
+def test_values_and_gradients_equal_the_plain_chain(
+    elements: int, identity: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("emat.model.refinement.CHUNK_ELEMENTS", elements)
-    matrices, norms = parameters(torch.float64)
+    matrices, all_norms = parameters(torch.float64)
+    norms: list[tuple[Tensor, Tensor] | None] = [*all_norms]
+    if identity:
+        norms[1] = None
     a, r = torch.randn(HIDDEN, 7, 5, dtype=torch.float64) + 3, torch.randn(WIDTH, 7, 5, dtype=torch.float64)
-    inputs = [a, r, *matrices, *(p for pair in norms for p in pair)]
+    inputs = [a, r, *matrices, *(p for pair in norms if pair for p in pair)]
     for tensor in inputs:
         tensor.requires_grad_()
     weights = torch.randn(WIDTH, 7, 5, dtype=torch.float64)
