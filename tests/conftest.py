@@ -1,4 +1,4 @@
-"""What several test files need: the folder of golden tensors and real images, skipped with a reason where it is absent."""
+"""What several test files need: the folder of golden tensors and real images; absent, its tests skip with a reason."""
 
 import os
 from pathlib import Path

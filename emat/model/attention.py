@@ -16,14 +16,18 @@ from emat.device import workspace_bytes
 ATTENTION_HEADS = 8
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """Attention of q (H, n, t_d) over k, v (H, n, t): attended values (H, n, t_d) and weights (heads, n, t_d, t).
+def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Attention of q (H, n, t_d) over k, v (H, n, t): attended values (H, n, t_d).
 
     Logits are not scaled. With no key at all the attended values are zero.
     """
     q, k, v = (_by_head(part) for part in (q, k, v))  # (heads, n, e, t)
-    weights = (q.transpose(2, 3) @ k).softmax(dim=-1)  # (heads, n, t_d, t)
-    return (v @ weights.transpose(2, 3)).transpose(1, 2).flatten(0, 1), weights
+    return (v @ _weights(q, k).transpose(2, 3)).transpose(1, 2).flatten(0, 1)
+
+
+def _weights(q: Tensor, k: Tensor) -> Tensor:
+    """(heads, n, e, t_d), (heads, n, e, t) -> (heads, n, t_d, t)."""
+    return (q.transpose(2, 3) @ k).softmax(dim=-1)
 
 
 def _by_head(x: Tensor) -> Tensor:
@@ -140,7 +144,7 @@ class _CorrelationAttention(torch.autograd.Function):
             by_cell, by_token = _correlate(query[:, part], cells, kept)
             projected = matrices.project(by_cell, by_token[:, :, 0])  # (H + E, n, t_d)
             residual[:, part] = projected[hidden:]
-            attended[:, part], _ = attend(projected[:hidden], *matrices.keys_values(by_token))
+            attended[:, part] = attend(projected[:hidden], *matrices.keys_values(by_token))
         ctx.save_for_backward(query, cells, kept, *tensors, attended)
         ctx.chunk = chunk
         return attended, residual
@@ -202,8 +206,8 @@ def _attend_backward(
     q: Tensor, k: Tensor, v: Tensor, attended: Tensor, d_attended: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of `attend`, its weights made again; shapes as there."""
-    _, weights = attend(q, k, v)
     q, k, v, out, d_out = (_by_head(part) for part in (q, k, v, attended, d_attended))
+    weights = _weights(q, k)
     d_v = d_out @ weights  # (heads, n, e, t)
     # The softmax's backward needs sum_t(weight * d_weight), which equals the inner product of output and its gradient.
     inner = (out * d_out).sum(dim=2).unsqueeze(3)  # (heads, n, t_d, 1)

@@ -11,6 +11,7 @@ from torch import Tensor
 from emat.backbone import Backbone
 from emat.errors import EmatError
 from emat.method import PAPER_THRESHOLD, Decision, Features, Losses, LossWeights, Method, Preparation
+from emat.model.checkpoint import load_public
 from emat.model.correlation import QueryEncoding, SupportEncoding
 from emat.model.network import Network
 
@@ -47,6 +48,14 @@ class CorrelationMethod(Method):
     def feature_weights(self) -> Mapping[str, Tensor]:
         """The backbone's."""
         return self.backbone.state_dict()
+
+    def trained_weights(self) -> dict[str, Tensor]:
+        """The network's, under the names of published checkpoints."""
+        return self.network.state_dict()
+
+    def load_trained_weights(self, tensors: Mapping[str, Tensor]) -> None:
+        """Give the network its weights."""
+        load_public(self.network, tensors)
 
     def encode_query(self, features: Features) -> QueryEncoding:
         """Unit tokens of the query."""

@@ -39,7 +39,7 @@ class AttentionLayer(nn.Module):
         by_cell = image.mean(dim=3, keepdim=True).permute(2, 0, 1, 3)  # (P, C, t_q, 1)
         by_token = x[:, :, kept]  # (C, t_q, k)
         projected = matrices.project(by_cell, x[:, :, 0])
-        attended, _ = attend(projected[: matrices.hidden], *matrices.keys_values(by_token))
+        attended = attend(projected[: matrices.hidden], *matrices.keys_values(by_token))
         return self._refine(attended, projected[matrices.hidden :])
 
     def _refine(self, attended: Tensor, residual: Tensor) -> Tensor:

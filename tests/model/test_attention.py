@@ -29,17 +29,16 @@ def random(*shape: int) -> Tensor:
 
 def test_attention_equals_the_softmax_formula_unscaled() -> None:
     q, k, v = random(16, 3, 5), random(16, 3, 4), random(16, 3, 4)
-    out, weights = attend(q, k, v)
+    out = attend(q, k, v)
     for head in range(8):
         rows = slice(2 * head, 2 * head + 2)
         for n in range(3):
             expected = torch.softmax(q[rows, n].T @ k[rows, n], dim=-1)
-            torch.testing.assert_close(weights[head, n], expected)
             torch.testing.assert_close(out[rows, n], v[rows, n] @ expected.T)
 
 
 def test_attention_over_nothing_is_zero() -> None:
-    out, _ = attend(random(16, 3, 5), random(16, 3, 0), random(16, 3, 0))
+    out = attend(random(16, 3, 5), random(16, 3, 0), random(16, 3, 0))
     assert out.shape == (16, 3, 5)
     assert not out.any()
 

@@ -1,0 +1,81 @@
+"""The package's layers import downwards only, and importing it stays cheap."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "emat"
+
+# Each row may import from itself and from the rows above it. Parts of one row that are not to know each other are
+# kept apart by APART.
+LAYERS = [
+    {"errors", "home"},
+    {"images", "device", "tensor_files", "method"},
+    {"formats"},
+    {"backbone", "datasets"},
+    {"tasks", "model", "baselines"},
+    {"inference"},
+    {"training", "evaluation", "demo", "heads"},
+    {"reports", "studio", "cli", "__main__"},
+]
+APART = {("backbone", "datasets"), ("tasks", "model"), ("tasks", "baselines")}
+WITHOUT_TORCH = {"datasets", "tasks", "formats", "images", "errors", "home"}
+
+
+def layer_of(part: str) -> int:
+    return next(index for index, layer in enumerate(LAYERS) if part in layer)
+
+
+def imports_of(path: Path) -> set[str]:
+    """Full names of the modules a file imports, wherever in the file it does."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            assert node.level == 0, f"{path} imports relatively"
+            found.add(node.module)
+            if node.module == "emat":
+                found |= {f"emat.{alias.name}" for alias in node.names}
+    return found
+
+
+def parts() -> list[tuple[str, Path]]:
+    files = [path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py"]
+    return [(path.relative_to(PACKAGE).with_suffix("").parts[0], path) for path in files]
+
+
+@pytest.mark.parametrize(
+    ("part", "path"), parts(), ids=lambda value: str(value) if isinstance(value, str) else value.stem
+)
+def test_imports_point_downwards(part: str, path: Path) -> None:
+    for module in imports_of(path):
+        if not module.startswith("emat.") or (other := module.split(".")[1]).startswith("__version__"):
+            continue
+        if other not in set().union(*LAYERS):
+            continue  # a name of the package itself, such as Segmenter
+        assert layer_of(other) <= layer_of(part), f"{path} must not import {module}"
+        assert (part, other) not in APART, f"{path} must not import {module}"
+        assert (other, part) not in APART, f"{path} must not import {module}"
+
+
+@pytest.mark.parametrize(("part", "path"), [p for p in parts() if p[0] in WITHOUT_TORCH], ids=lambda v: str(v)[-40:])
+def test_data_and_tasks_never_see_a_tensor(part: str, path: Path) -> None:
+    assert not {module for module in imports_of(path) if module.split(".")[0] == "torch"}
+
+
+def fresh_python(code: str) -> str:
+    return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+
+
+def test_importing_emat_loads_neither_torch_nor_anything_optional() -> None:
+    heavy = fresh_python("import sys, emat; print(*{name.split('.')[0] for name in sys.modules})").split()
+    assert not {"torch", "lightning", "gradio", "pycocotools", "onnx", "numpy", "PIL"} & set(heavy)
+
+
+def test_help_does_not_import_torch() -> None:
+    code = "import sys, emat.cli\ntry: emat.cli.main(['--help'])\nexcept SystemExit: print('torch' in sys.modules)"
+    assert fresh_python(code).split()[-1] == "False"
