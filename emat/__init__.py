@@ -14,4 +14,28 @@ E      channels of an attention layer's output; its hidden width is E / 2, split
 =====  =======================================================================================
 """
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from emat.inference.example import Example
+    from emat.inference.prediction import Prediction, Thresholds
+    from emat.inference.segmenter import Segmenter
+
 __version__ = "0.1.0"
+__all__ = ["Example", "Prediction", "Segmenter", "Thresholds", "__version__"]
+
+_MODULES = {
+    "Example": "emat.inference.example",
+    "Prediction": "emat.inference.prediction",
+    "Segmenter": "emat.inference.segmenter",
+    "Thresholds": "emat.inference.prediction",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Load the public classes when they are first asked for, since they bring torch with them."""
+    if name not in _MODULES:
+        raise AttributeError(f"module 'emat' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_MODULES[name]), name)

@@ -16,6 +16,9 @@ from emat import __version__
 from emat.errors import EmatError
 
 VERBS: dict[str, str] = {
+    "demo": "The main job on five photos, in one command: ends with a picture.",
+    "fit": "Learn classes from a few masked photos; writes one file.",
+    "predict": "Find those classes in photos: masks and scores, in many formats.",
     "tasks": "Few-shot tasks: digest, count, freeze, show.",
     "weights": "Backbones and heads: what is here, fetch more, import public files.",
     "data": "Check a data set; show fold lists and whether they are the published ones.",

@@ -18,9 +18,10 @@ def follow(items: Iterable[Item], total: int, what: str) -> Iterator[Item]:
     if console.is_terminal:
         yield from track(items, description=what, total=total, console=console, transient=True)
         return
-    last = time.monotonic()
+    began = last = time.monotonic()
     for done, item in enumerate(items, start=1):
         yield item
         if time.monotonic() - last >= SECONDS_BETWEEN_LINES:
             last = time.monotonic()
-            console.print(f"{what}: {done} of {total}", highlight=False)
+            left = (last - began) / done * (total - done)
+            console.print(f"{what}: {done} of {total}, about {left:.0f} s left", highlight=False)

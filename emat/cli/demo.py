@@ -1,0 +1,63 @@
+"""`emat demo`: the main job in one command, ending with a picture."""
+
+import json
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from emat.demo.cards import answer_card, example_card
+from emat.demo.page import write_page
+from emat.demo.photos import demo_photos
+from emat.demo.picture import draw_demo, save_picture
+from emat.inference.prediction import Prediction
+from emat.inference.segmenter import Segmenter
+
+
+def command(
+    out: Annotated[Path, typer.Option("--out", "-o", help="The folder for demo.png and demo.html.")] = Path("."),
+    model: Annotated[str, typer.Option(help="The head: default, a name from `emat weights list`, or a file.")] = (
+        "default"
+    ),
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
+    as_json: Annotated[bool, typer.Option("--json", help="Print the scores as JSON.")] = False,
+) -> None:
+    """Show one cheetah and one lion, then look for both in three other photos.
+
+    Writes demo.png and demo.html. Example: emat demo --out demo
+    """
+    photos = demo_photos()
+    segmenter = Segmenter.load(model, device=device).fit(photos.examples)
+    began = time.perf_counter()
+    predictions = dict(zip(photos.questions, segmenter.predict_many(photos.questions.values()), strict=True))
+    seconds = (time.perf_counter() - began) / len(predictions)
+    examples = [example_card(example, segmenter.classes_) for example in photos.examples]
+    answers = [answer_card(title, prediction) for title, prediction in predictions.items()]
+    save_picture(draw_demo(examples, answers), out / "demo.png")
+    write_page(out / "demo.html", examples, answers)
+    if as_json:
+        scores = {photos.questions[title].name: dict(p.scores) for title, p in predictions.items()}
+        typer.echo(json.dumps({"scores": scores, "files": [str(out / "demo.png"), str(out / "demo.html")]}))
+        return
+    console = Console()
+    console.print(_table(predictions, {title: path.name for title, path in photos.questions.items()}))
+    console.print(f"{seconds:.1f} s a photo. Look at {out / 'demo.png'} or open {out / 'demo.html'}.", highlight=False)
+
+
+def _table(predictions: dict[str, Prediction], files: dict[str, str]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column("photo")
+    classes = next(iter(predictions.values())).classes
+    for name in classes:
+        table.add_column(escape(name), justify="right")
+    table.add_column("found")
+    for title, prediction in predictions.items():
+        scores = [f"{prediction.scores[name]:.2f}" for name in classes]
+        found = ", ".join(f"{name} ({share:.0%} of the photo)" for name, _, share in prediction.found())
+        table.add_row(f"{files[title]} ({title})", *scores, escape(found) or "nothing")
+    return table
