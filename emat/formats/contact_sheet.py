@@ -4,14 +4,17 @@ import shutil
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
+import numpy as np
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from emat.formats.drawing import LabelMap
 from emat.formats.overlay import colour_of, draw_overlay, save_jpeg
 from emat.formats.writing import Writer
-from emat.images import Pixels, resize_mask, resize_photo
+from emat.images import VOID, Pixels, resize_mask, resize_photo
+
+Font: TypeAlias = ImageFont.FreeTypeFont | ImageFont.ImageFont
 
 TILE = 300  # longest side of a picture on the sheet, pixels
 COLUMNS, ROWS = 5, 6
@@ -36,37 +39,43 @@ class SheetWriter(Writer):
         height, width = photo.shape[:2]
         scale = TILE / max(height, width)
         size = (max(1, round(height * scale)), max(1, round(width * scale)))
-        small = draw_overlay(resize_photo(photo, size), resize_mask(label_map, size), {}, legend=False)
+        tiny = resize_mask(label_map, size)
+        small = draw_overlay(resize_photo(photo, size), tiny, {}, legend=False)
         save_jpeg(small, self.out / self.place(name))
-        return {}
+        return {"present": [index for index in np.unique(tiny).tolist() if index not in (0, VOID)]}
 
     def _finish(self) -> None:
-        names = list(dict.fromkeys(str(record["name"]) for record in self._journal.records()))
-        for number, page in enumerate(_pages(names), start=1):
+        for number, page in enumerate(self._pages(), start=1):
             save_jpeg(self._page(page), self.out / f"sheet-{number}.jpg")
         shutil.rmtree(self.out / TILES, ignore_errors=True)
 
-    def _page(self, names: Sequence[str]) -> Image.Image:
-        columns = min(COLUMNS, len(names))
-        rows = -(-len(names) // columns)
+    def _pages(self) -> Iterator[list[dict[str, Any]]]:
+        rest = self._journal.records()
+        while page := list(islice(rest, COLUMNS * ROWS)):
+            yield page
+
+    def _page(self, records: Sequence[dict[str, Any]]) -> Image.Image:
+        columns = min(COLUMNS, len(records))
+        rows = -(-len(records) // columns)
         step = (TILE + GAP, TILE + CAPTION + GAP)
         page = Image.new("RGB", (GAP + columns * step[0], LEGEND + rows * step[1]), GROUND)
         draw = ImageDraw.Draw(page)
         font = ImageFont.load_default(LETTERS)
-        self._draw_legend(draw, font, page.width - GAP)
-        for number, name in enumerate(names):
+        present = sorted({index for record in records for index in record["present"]})
+        self._draw_legend(draw, font, present, page.width - GAP)
+        for number, name in enumerate(str(record["name"]) for record in records):
             left, top = GAP + number % columns * step[0], LEGEND + number // columns * step[1]
             with Image.open(self.out / self.place(name), formats=["JPEG"]) as tile:
-                page.paste(ImageOps.pad(tile.convert("RGB"), (TILE, TILE), color=GROUND), (left, top))
+                page.paste(
+                    ImageOps.pad(tile.convert("RGB"), (TILE, TILE), color=GROUND, centering=(0.5, 1)), (left, top)
+                )
             caption = _shortened(name, font, TILE)
             draw.text((left + TILE / 2, top + TILE + CAPTION / 2), caption, fill=INK, font=font, anchor="mm")
         return page
 
-    def _draw_legend(
-        self, draw: ImageDraw.ImageDraw, font: ImageFont.FreeTypeFont | ImageFont.ImageFont, right: float
-    ) -> None:
+    def _draw_legend(self, draw: ImageDraw.ImageDraw, font: Font, present: Sequence[int], right: float) -> None:
         left = float(GAP)
-        for index, name in enumerate(self.classes, start=1):
+        for index, name in ((index, self.classes[index - 1]) for index in present):
             wide = 22 + font.getlength(name) + 18
             if left + wide > right:
                 draw.text((left, LEGEND / 2), "...", fill=INK, font=font, anchor="lm")
@@ -77,13 +86,7 @@ class SheetWriter(Writer):
             left += wide
 
 
-def _pages(names: Sequence[str]) -> Iterator[list[str]]:
-    rest = iter(names)
-    while page := list(islice(rest, COLUMNS * ROWS)):
-        yield page
-
-
-def _shortened(name: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont, room: float) -> str:
+def _shortened(name: str, font: Font, room: float) -> str:
     """`name`, with its beginning left out where it is too long."""
     if font.getlength(name) <= room:
         return name

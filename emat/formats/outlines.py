@@ -5,11 +5,17 @@ runs through the region: the outline goes in along the cut, around the hole, and
 """
 
 import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from emat.formats.polygons import Region, Ring, signed_area
+
+Corner: TypeAlias = tuple[float, float]  # x, y
+Number = TypeVar("Number", np.int64, np.float64)
 
 SIMPLIFIED_AREA = (0.5, 1.5)  # of the exact area; a ring that would change more, thin or tiny, stays exact
 
@@ -20,10 +26,10 @@ def outline(region: Region, tolerance: float = 0.0) -> NDArray[np.float64]:
     With tolerance 0 pycocotools fills the outline to exactly the region's pixels.
     """
     outer = simplify(region.outer, tolerance).astype(np.float64)
-    holes = [simplify(hole, tolerance).astype(np.float64) for hole in region.holes]
-    for hole in sorted(holes, key=lambda hole: float(hole[:, 0].min())):
-        outer = _cut_open(outer, hole)
-    return outer
+    if not region.holes:
+        return outer
+    holes = [_from_leftmost(simplify(hole, tolerance).astype(np.float64)) for hole in region.holes]
+    return _joined([outer, *sorted(holes, key=lambda hole: (hole[0, 0], hole[0, 1]))])
 
 
 def simplify(ring: Ring, tolerance: float) -> Ring:
@@ -35,8 +41,7 @@ def simplify(ring: Ring, tolerance: float) -> Ring:
     """
     if tolerance <= 0 or len(ring) <= 4:
         return ring
-    start = int(np.lexsort((ring[:, 1], ring[:, 0]))[0])
-    ring = np.roll(ring, -start, axis=0)
+    ring = _from_leftmost(ring)
     farthest = int(((ring - ring[0]) ** 2).sum(axis=1).argmax())
     closed = np.concatenate([ring, ring[:1]])
     kept = np.zeros(len(closed), bool)
@@ -65,23 +70,73 @@ def _distances(points: Ring, start: NDArray[np.int64], end: NDArray[np.int64]) -
     return np.abs(dx * offset[:, 1] - dy * offset[:, 0]) / math.hypot(dx, dy)
 
 
-def _cut_open(outer: NDArray[np.float64], hole: NDArray[np.float64]) -> NDArray[np.float64]:
-    """`outer` with a way to the hole's leftmost corner, around the hole and back."""
-    start = int(np.lexsort((hole[:, 1], hole[:, 0]))[0])
-    around = np.roll(hole, -start, axis=0)
-    x, y = around[0]
-    here, there = outer, np.roll(outer, -1, axis=0)
-    rise = there[:, 1] - here[:, 1]
-    meets = (rise != 0) & (np.minimum(here[:, 1], there[:, 1]) <= y) & (y <= np.maximum(here[:, 1], there[:, 1]))
-    edges = np.flatnonzero(meets)
-    crossings = here[edges, 0] + (y - here[edges, 1]) / rise[edges] * (there[edges, 0] - here[edges, 0])
-    to_the_left = crossings <= x
-    if not to_the_left.any():  # simplified rings may have moved past each other by the tolerance
-        edges, crossings = np.array([int(((outer - around[0]) ** 2).sum(axis=1).argmin())]), np.array([np.nan])
-        meeting = outer[edges[0]]
-    else:
-        nearest = int(np.where(to_the_left, crossings, -np.inf).argmax())
-        edges, meeting = edges[nearest : nearest + 1], np.array([crossings[nearest], y])
-    place = int(edges[0]) + 1
-    way = np.concatenate([meeting[None], around, around[:1], meeting[None]])
-    return np.concatenate([outer[:place], way, outer[place:]])
+def _from_leftmost(ring: NDArray[Number]) -> NDArray[Number]:
+    """The same ring, beginning with its leftmost corner, the upper one of several."""
+    return np.roll(ring, -int(np.lexsort((ring[:, 1], ring[:, 0]))[0]), axis=0)
+
+
+@dataclass(frozen=True)
+class _Edges:
+    """The edges of several rings, from `here` to `there`, and of those that are not level the heights they span."""
+
+    here: NDArray[np.float64]  # (edges, 2)
+    there: NDArray[np.float64]
+    rising: NDArray[np.int64]  # which edges are not level
+    low: NDArray[np.float64]  # (rising,)
+    high: NDArray[np.float64]
+
+
+def _joined(rings: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+    """One line around all rings: an outer one, then its holes from left to right, each from its leftmost corner."""
+    here = np.concatenate(rings)
+    there = np.concatenate([np.roll(ring, -1, axis=0) for ring in rings])
+    starts = np.cumsum([0, *(len(ring) for ring in rings)]).tolist()
+    low, high = np.minimum(here[:, 1], there[:, 1]), np.maximum(here[:, 1], there[:, 1])
+    rising = np.flatnonzero(low < high)
+    edges = _Edges(here, there, rising, low[rising], high[rising])
+    cuts: dict[int, list[tuple[float, Corner, int]]] = {}  # on each edge: how far along, where, to which hole
+    for hole in range(1, len(rings)):
+        # A hole hangs on the rings before it, so that no circle can arise.
+        edge, meeting = _nearest_to_the_left(edges, starts[hole], rings[hole][0])
+        along = math.dist(meeting, here[edge])
+        cuts.setdefault(edge, []).append((along, meeting, hole))
+    corners: list[Corner] = []
+    ways = [_way_around(0, rings[0], starts[0], cuts)]
+    while ways:
+        step = next(ways[-1], None)
+        if step is None:
+            ways.pop()
+        elif isinstance(step, int):
+            ways.append(_way_around(step, rings[step], starts[step], cuts))
+        else:
+            corners.append(step)
+    return np.array(corners)
+
+
+def _way_around(
+    number: int, ring: NDArray[np.float64], start: int, cuts: Mapping[int, list[tuple[float, Corner, int]]]
+) -> Iterator[Corner | int]:
+    """The corners of a ring, and at each cut the number of the hole to go around before going on."""
+    for place, (x, y) in enumerate(ring.tolist()):
+        yield x, y
+        for _, meeting, hole in sorted(cuts.get(start + place, ())):
+            yield meeting
+            yield hole
+            yield meeting
+    if number:  # a hole is closed before its cut is gone back
+        yield float(ring[0, 0]), float(ring[0, 1])
+
+
+def _nearest_to_the_left(edges: _Edges, known: int, corner: NDArray[np.float64]) -> tuple[int, Corner]:
+    """Which of the first `known` edges a way to the left from `corner` meets first, and where."""
+    x, y = corner.tolist()
+    among = int(np.searchsorted(edges.rising, known))
+    crossed = edges.rising[:among][(edges.low[:among] <= y) & (y <= edges.high[:among])]
+    start, end = edges.here[crossed], edges.there[crossed]
+    crossings = start[:, 0] + (y - start[:, 1]) / (end[:, 1] - start[:, 1]) * (end[:, 0] - start[:, 0])
+    left = np.flatnonzero(crossings <= x)
+    if not len(left):  # simplified rings may have moved past each other by the tolerance
+        closest = int(((edges.here[:known] - corner) ** 2).sum(axis=1).argmin())
+        return closest, (float(edges.here[closest, 0]), float(edges.here[closest, 1]))
+    nearest = left[crossings[left].argmax()]
+    return int(crossed[nearest]), (float(crossings[nearest]), y)

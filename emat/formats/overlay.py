@@ -14,11 +14,12 @@ from emat.formats.whole_files import whole_file
 from emat.formats.writing import Writer
 from emat.images import VOID, Pixels
 
-# Clear on photos and told apart by people who do not see red and green alike; more classes begin anew.
+# Clear on photos, and neighbours far apart; more classes have the same colours lighter, then darker, then anew.
 COLOURS = (
     (255, 176, 0), (30, 136, 229), (216, 27, 96), (0, 191, 165), (142, 68, 255), (255, 109, 0),
     (118, 255, 3), (0, 229, 255), (255, 82, 82), (124, 179, 66), (255, 128, 213), (161, 136, 127),
 )  # fmt: skip
+SHADES = ((0, 0.0), (255, 0.45), (0, 0.4))  # towards white or black, and how far
 VOID_COLOUR = (210, 210, 210)
 TINT = 0.42  # of the colour within a region
 CONTOUR = 1 / 350  # width, of the photo's shorter side
@@ -30,7 +31,11 @@ QUALITY = 92
 
 def colour_of(index: int) -> tuple[int, int, int]:
     """The colour in which overlays show class `index`."""
-    return VOID_COLOUR if index == VOID else COLOURS[(index - 1) % len(COLOURS)]
+    if index == VOID:
+        return VOID_COLOUR
+    goal, share = SHADES[(index - 1) // len(COLOURS) % len(SHADES)]
+    red, green, blue = (round(part + share * (goal - part)) for part in COLOURS[(index - 1) % len(COLOURS)])
+    return red, green, blue
 
 
 def draw_overlay(photo: Pixels, label_map: LabelMap, names: Mapping[int, str], *, legend: bool = True) -> Image.Image:
@@ -82,6 +87,8 @@ def _paint(picture: NDArray[np.float32], mask: NDArray[np.bool_], colour: tuple[
     near = np.asarray(drawn.filter(ImageFilter.GaussianBlur(width)), np.float32) / 255  # 1/2 on the border
     halo = np.where(inside, 0, HALO * np.clip(3 * near, 0, 1))[..., None]
     contour = np.where(inside, np.clip(4.5 - 5 * near, 0, 1), 0)[..., None]
+    if colour == VOID_COLOUR:  # it lies around the objects, whose contours are what counts
+        halo, contour = np.zeros_like(halo), np.zeros_like(contour)
     part = picture[window]
     ground = part * (1 - halo)
     tinted = ground + (np.array(colour, np.float32) - ground) * np.where(inside, TINT, 0)[..., None]

@@ -5,7 +5,7 @@ of side 1. Pixels that touch at a corner alone belong to different regions (4-co
 even and odd, or with pycocotools, gives the mask back exactly.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from emat.images import VOID
 
 Ring: TypeAlias = NDArray[np.int64]  # (corners, 2) of x, y; the last corner joins the first
+
+Indices: TypeAlias = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -48,16 +50,16 @@ def trace_regions(mask: NDArray[np.bool_]) -> list[Region]:
     top, left = int(rows[0]), int(columns[0])
     padded = np.pad(mask[top : rows[-1] + 1, left : columns[-1] + 1], 1)
     corners = _corners(padded)
-    rings, ring_of = _rings(corners)
-    shift = np.array([left, top])
-    outers = [number for number, ring in enumerate(rings) if signed_area(ring) > 0]
-    holes = [number for number, ring in enumerate(rings) if signed_area(ring) < 0]
-    holes_of: dict[int, list[Ring]] = {number: [] for number in outers}
-    for hole, outer in zip(
-        holes, _owners(holes, [rings[hole] for hole in holes], ring_of, padded, corners), strict=True
-    ):
-        holes_of[outer].append(rings[hole] + shift)
-    return [Region(rings[number] + shift, tuple(holes_of[number])) for number in outers]
+    starts, points, ring_of = _rings(corners)
+    areas = _signed_areas(starts, points)
+    holes = np.flatnonzero(areas < 0)
+    owners = _owners(holes, starts, points, ring_of, padded, corners)
+    rings = np.split(points + np.array([left, top]), starts[1:])
+    holes_of: dict[int, list[Ring]] = {}
+    for hole, owner in zip(holes.tolist(), owners, strict=True):
+        holes_of.setdefault(owner, []).append(rings[hole])
+    outers = np.flatnonzero(areas > 0).tolist()
+    return [Region(rings[number], tuple(holes_of.get(number, ()))) for number in outers]
 
 
 def trace_classes(label_map: NDArray[Any]) -> Iterator[tuple[int, Region]]:
@@ -80,10 +82,10 @@ class _Corners:
     `columnwise` lists the corners column by column; each two of them in a row are the ends of a vertical edge.
     """
 
-    x: NDArray[np.int64]
-    y: NDArray[np.int64]
-    following: NDArray[np.int64]
-    columnwise: NDArray[np.int64]
+    x: Indices
+    y: Indices
+    following: Indices
+    columnwise: Indices
 
 
 def _corners(padded: NDArray[np.bool_]) -> _Corners:
@@ -120,50 +122,57 @@ def _corners(padded: NDArray[np.bool_]) -> _Corners:
     return _Corners(x.astype(np.int64), y.astype(np.int64), following, columnwise)
 
 
-def _rings(corners: _Corners) -> tuple[list[Ring], NDArray[np.int64]]:
-    """The closed ways along `following`, each from its first corner, and for each corner the number of its ring."""
+def _rings(corners: _Corners) -> tuple[Indices, Ring, Indices]:
+    """The closed ways along `following`, each from its first corner.
+
+    Given as the place where each ring starts in the points of all, these points, and each corner's ring.
+    """
     following = corners.following.tolist()
-    points = np.stack([corners.x, corners.y], axis=1)
     ring_of = [-1] * len(following)
-    rings: list[Ring] = []
+    starts: list[int] = []
+    order: list[int] = []
     for start in range(len(following)):
         if ring_of[start] >= 0:
             continue
-        way = []
-        corner = start
+        number, corner = len(starts), start
+        starts.append(len(order))
         while ring_of[corner] < 0:
-            ring_of[corner] = len(rings)
-            way.append(corner)
+            ring_of[corner] = number
+            order.append(corner)
             corner = following[corner]
-        rings.append(points[way])
-    return rings, np.array(ring_of)
+    return np.array(starts), np.stack([corners.x, corners.y], axis=1)[order], np.array(ring_of)
+
+
+def _signed_areas(starts: Indices, points: Ring) -> Indices:
+    """The area inside each ring, as `signed_area` gives it."""
+    following = np.concatenate([points[1:], points[:1]])
+    following[np.append(starts[1:], len(points)) - 1] = points[starts]
+    doubled = points[:, 0] * following[:, 1] - points[:, 1] * following[:, 0]
+    return np.add.reduceat(doubled, starts) // 2
 
 
 def _owners(
-    holes: Sequence[int],
-    outlines: Sequence[Ring],
-    ring_of: NDArray[np.int64],
-    padded: NDArray[np.bool_],
-    corners: _Corners,
+    holes: Indices, starts: Indices, points: Ring, ring_of: Indices, padded: NDArray[np.bool_], corners: _Corners
 ) -> list[int]:
-    """For each hole, given by number and outline, the number of the outer ring around it.
+    """For each hole the number of the outer ring around it.
 
     To the left of a hole's leftmost edge lies a run of the region's pixels; where that run begins there is an
     edge of the outer ring, or of a hole that reaches further to the left, whose owner is known by then.
     """
-    if not holes:
+    if not len(holes):
         return []
     height, width = padded.shape
-    upper_ends = np.array([min(outline.tolist()) for outline in outlines])  # (holes, 2), of the leftmost edges
-    beside = (upper_ends[:, 1] + 1) * width + upper_ends[:, 0]  # flat place in `padded` of the pixel to the left
+    leftmost = np.minimum.reduceat(points[:, 0] * height + points[:, 1], starts)[holes]
+    x, y = leftmost // height, leftmost % height  # the upper ends of the holes' leftmost edges
     flat = padded.ravel()
     begins = np.flatnonzero(flat[1:] & ~flat[:-1]) + 1
-    begin = begins[np.searchsorted(begins, beside, side="right") - 1]
-    x, y = begin % width - 1, begin // width - 1  # the top left corner of the run's first pixel
+    begin = begins[np.searchsorted(begins, (y + 1) * width + x, side="right") - 1]
+    run_x = begin % width - 1  # where the run of pixels beside that edge begins
     uppers = corners.columnwise[0::2]
-    edge = np.searchsorted(corners.x[uppers] * height + corners.y[uppers], x * height + y, side="right") - 1
+    edge = np.searchsorted(corners.x[uppers] * height + corners.y[uppers], run_x * height + y, side="right") - 1
     hit = ring_of[uppers[edge]].tolist()
+    numbers = holes.tolist()
     owner: dict[int, int] = {}
-    for place in np.argsort(upper_ends[:, 0], kind="stable").tolist():
-        owner[holes[place]] = owner.get(hit[place], hit[place])
-    return [owner[hole] for hole in holes]
+    for place in np.argsort(x, kind="stable").tolist():
+        owner[numbers[place]] = owner.get(hit[place], hit[place])
+    return [owner[number] for number in numbers]
