@@ -34,7 +34,7 @@ class ResNet(Backbone):
         super().__init__()
         self.blocks = tuple(blocks)  # bottlenecks of each layer
         self.conv1 = nn.Conv2d(3, STEM_FEATURES, 7, stride=2, padding=3, bias=False)
-        self.bn1 = nn.BatchNorm2d(STEM_FEATURES)
+        self.bn1 = _norm(STEM_FEATURES)
         self.layer1 = _layer(STEM_FEATURES, 64, blocks[0], stride=1)
         self.layer2 = _layer(256, 128, blocks[1], stride=2)
         self.layer3 = _layer(512, 256, blocks[2], stride=2)
@@ -81,14 +81,14 @@ class Bottleneck(nn.Module):
         super().__init__()
         out = EXPANSION * inner
         self.conv1 = nn.Conv2d(features, inner, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(inner)
+        self.bn1 = _norm(inner)
         self.conv2 = nn.Conv2d(inner, inner, 3, stride, padding=1, bias=False)
-        self.bn2 = nn.BatchNorm2d(inner)
+        self.bn2 = _norm(inner)
         self.conv3 = nn.Conv2d(inner, out, 1, bias=False)
-        self.bn3 = nn.BatchNorm2d(out)
+        self.bn3 = _norm(out)
         self.downsample = None
         if stride > 1 or features != out:
-            self.downsample = nn.Sequential(nn.Conv2d(features, out, 1, stride, bias=False), nn.BatchNorm2d(out))
+            self.downsample = nn.Sequential(nn.Conv2d(features, out, 1, stride, bias=False), _norm(out))
 
     def forward(self, x: Tensor, dilation: int | None = None) -> Tensor:
         """(B, features, h, w) -> (B, out, h / stride, w / stride), before the ReLU.
@@ -116,6 +116,12 @@ def _convolve(convolution: nn.Conv2d, x: Tensor, dilation: int | None) -> Tensor
         return convolution(x)
     padding = dilation * (convolution.kernel_size[0] // 2)
     return F.conv2d(x, convolution.weight, None, 1, padding, dilation)
+
+
+def _norm(features: int) -> nn.BatchNorm2d:
+    norm = nn.BatchNorm2d(features)
+    norm.num_batches_tracked = None  # public files may lack it, and nothing here reads it
+    return norm
 
 
 def _layer(features: int, inner: int, count: int, stride: int) -> nn.Sequential:

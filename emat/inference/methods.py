@@ -6,8 +6,12 @@ from functools import partial
 
 import torch
 
-from emat.backbone import build_backbone
+from emat.backbone import Backbone, build_backbone
 from emat.backbone.registry import DEFAULT_BACKBONE
+from emat.baselines.asnet import ASNet
+from emat.baselines.hsnet import HSNet
+from emat.baselines.panet import PANet
+from emat.baselines.pfenet import PFENet
 from emat.errors import EmatError
 from emat.method import Method
 from emat.model import FORMS, build
@@ -16,19 +20,21 @@ from emat.model.few_shot import CorrelationMethod
 
 @dataclass(frozen=True)
 class MethodEntry:
-    """How a method is made, and the backbone it takes unless another is asked for."""
+    """How a method is made of a backbone and an image size (None: the backbone's own), and the backbone it is for."""
 
-    make: Callable[[str, int | None, str | torch.device | None], Method]  # backbone, image size, device
+    make: Callable[[Backbone, int | None], Method]
     default_backbone: str
+    needs_training: bool = True
 
 
-def _correlation(form: str, backbone: str, image_size: int | None, device: str | torch.device | None) -> Method:
-    extractor = build_backbone(backbone, device=device)
-    network = build(form, extractor.channels).to(next(extractor.parameters()).device)
-    return CorrelationMethod(extractor, network, image_size)
+def _correlation(form: str, backbone: Backbone, image_size: int | None) -> Method:
+    return CorrelationMethod(backbone, build(form, backbone.channels), image_size)
 
 
-METHODS: dict[str, MethodEntry] = {form: MethodEntry(partial(_correlation, form), DEFAULT_BACKBONE) for form in FORMS}
+METHODS: dict[str, MethodEntry] = {
+    **{form: MethodEntry(partial(_correlation, form), DEFAULT_BACKBONE) for form in FORMS},
+    **{kind.name: MethodEntry(kind, "resnet50") for kind in (PANet, PFENet, HSNet, ASNet)},
+}
 
 
 def build_method(
@@ -38,11 +44,12 @@ def build_method(
     image_size: int | None = None,
     device: str | torch.device | None = None,
 ) -> Method:
-    """The method `name`, its trainable part freshly initialised, on `device`.
+    """The method `name`, its trainable part freshly initialised, in evaluation mode, on `device`.
 
     `backbone` and `image_size` default to what the method and its backbone were made for.
     """
     if name not in METHODS:
         raise EmatError(f"there is no method {name!r}; choose one of {', '.join(METHODS)}")
     entry = METHODS[name]
-    return entry.make(backbone or entry.default_backbone, image_size, device)
+    extractor = build_backbone(backbone or entry.default_backbone, device=device)
+    return entry.make(extractor, image_size).to(next(extractor.parameters()).device).eval()

@@ -1,0 +1,121 @@
+"""PANet: every class is its mean feature, every pixel goes to the nearest one. It trains the backbone itself."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from emat.backbone.frozen import Backbone
+from emat.baselines.merging import decision, segmentation_loss
+from emat.baselines.resnet_method import ResNetMethod, mask_at
+from emat.method import PAPER_THRESHOLD, Decision, Features, Losses, LossWeights, Recipe
+
+SCALE = 20.0  # of the cosines before the softmax
+EPSILON = 1e-6  # added to the number of positions
+
+
+@dataclass(frozen=True)
+class Sums:
+    """A support's features summed where its class is and where it is not, and how many positions that were."""
+
+    foreground: Tensor  # (features,)
+    foreground_count: Tensor  # ()
+    background: Tensor
+    background_count: Tensor
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A query and one of its supports: nothing can be said before all ways are known."""
+
+    query: Tensor  # (features, h, w)
+    support: Sums
+
+
+class PANet(ResNetMethod):
+    """Prototypes from the last bottleneck's map; the softmax is over background and all ways at once.
+
+    Since the backbone is what it trains, no features outlast a step: what it keeps of a photo are its pixels. The
+    backbone's batch statistics stay those it came with.
+    """
+
+    name = "panet"
+    recipe = Recipe("sgd", learning_rate=1e-3, momentum=0.9, weight_decay=5e-4, trains_backbone=True)
+
+    def __init__(self, backbone: Backbone, image_size: int | None = None) -> None:
+        super().__init__(backbone, image_size)
+        self.backbone.requires_grad_(True)
+
+    def features(self, pixels: Tensor) -> list[Features]:
+        """The pixels themselves."""
+        return [Features((one,), (pixels.shape[2], pixels.shape[3])) for one in pixels]
+
+    def feature_weights(self) -> Mapping[str, Tensor]:
+        """None."""
+        return {}
+
+    @torch.no_grad()
+    def encode_query(self, features: Features) -> Tensor:
+        """The last bottleneck's map."""
+        return self._last_maps([features])[0]
+
+    @torch.no_grad()
+    def encode_support(self, features: Features, mask: Tensor) -> Sums:
+        """Sums over the positions that the resized mask touches, and over the others."""
+        return sums_of(self._last_maps([features])[0], mask)
+
+    def compare(self, query: Tensor, supports: Sequence[Sums]) -> list[Pair]:
+        """The pairs; prototypes need all shots, the softmax all ways."""
+        return [Pair(query, support) for support in supports]
+
+    @torch.no_grad()
+    def decide(
+        self, evidence: Sequence[Sequence[Pair]], size: tuple[int, int], threshold: float = PAPER_THRESHOLD
+    ) -> Decision:
+        """Each pixel to the nearest prototype; a way is present where it is the likelier half of the softmax."""
+        ways = [[pair.support for pair in shots] for shots in evidence]
+        scores = prototype_scores(evidence[0][0].query, ways)
+        return decision(scores, scores[1:].flatten(1).amax(dim=1), size, threshold)
+
+    def loss(
+        self,
+        queries: Sequence[Features],
+        supports: Sequence[Features],
+        support_masks: Sequence[Tensor],
+        query_masks: Tensor,
+        weights: LossWeights,
+    ) -> Losses:
+        """The segmentation loss, with gradients to the backbone."""
+        query_maps, support_maps = self._last_maps([*queries, *supports]).split([len(queries), len(supports)])
+        scores = [
+            prototype_scores(query, [[sums_of(support, mask)]])
+            for query, support, mask in zip(query_maps, support_maps, support_masks, strict=True)
+        ]
+        return segmentation_loss(torch.stack(scores), query_masks, weights)
+
+    def _last_maps(self, photos: Sequence[Features]) -> Tensor:
+        """(photos, features, h, w), before the last ReLU."""
+        return self.backbone.bottlenecks(torch.stack([self._maps(photo)[0] for photo in photos]))[-1][-1]
+
+
+def sums_of(support: Tensor, mask: Tensor) -> Sums:
+    """A support's map (features, h, w) summed inside its mask (H, W) and outside."""
+    inside = (mask_at(mask, support) > 0).to(support)
+    outside = 1 - inside
+    return Sums((support * inside).sum(dim=(1, 2)), inside.sum(), (support * outside).sum(dim=(1, 2)), outside.sum())
+
+
+def prototype_scores(query: Tensor, ways: Sequence[Sequence[Sums]]) -> Tensor:
+    """Log-probabilities (1 + N, h, w) of background and ways[way][shot], at each position of the query's map."""
+    everything = [shot for shots in ways for shot in shots]
+    prototypes = [_mean([shot.background for shot in everything], [shot.background_count for shot in everything])]
+    for shots in ways:
+        prototypes.append(_mean([shot.foreground for shot in shots], [shot.foreground_count for shot in shots]))
+    cosines = [F.cosine_similarity(query, prototype[:, None, None], dim=0) for prototype in prototypes]
+    return (SCALE * torch.stack(cosines)).log_softmax(dim=0)
+
+
+def _mean(sums: Sequence[Tensor], counts: Sequence[Tensor]) -> Tensor:
+    return torch.stack(list(sums)).sum(dim=0) / (torch.stack(list(counts)).sum() + EPSILON)
