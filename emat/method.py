@@ -18,6 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from emat.errors import EmatError
+
 PAPER_THRESHOLD = 0.5  # delta (paper, Sec. 4): presence and foreground probabilities that count
 PAPER_LAMBDA = 0.1  # the classification loss's weight (paper, Sec. 5)
 
@@ -74,7 +76,7 @@ class Recipe:
     learning_rate: float = 1e-3
     momentum: float = 0.0  # of SGD
     weight_decay: float = 0.0
-    trains_backbone: bool = False  # then features must be made anew, with gradients, for every step: no cache will do
+    trains_backbone: bool = False  # then its features change with every step, and no cache gains anything
 
 
 class Method(nn.Module, ABC):
@@ -92,6 +94,25 @@ class Method(nn.Module, ABC):
         """The weights that `features` depend on, so that kept features are told apart: here all that are frozen."""
         frozen = {name: value for name, value in self.named_parameters() if not value.requires_grad}
         return {**frozen, **dict(self.named_buffers())}
+
+    def trained_weights(self) -> dict[str, Tensor]:
+        """What training changes and a file of the trained part holds: here the parameters that ask for gradients,
+        and the buffers beside them.
+        """
+        weights: dict[str, Tensor] = {}
+        for prefix, module in self.named_modules():
+            own = dict(module.named_parameters(prefix, recurse=False))
+            if any(value.requires_grad for value in own.values()):
+                weights.update({name: value for name, value in own.items() if value.requires_grad})
+                weights.update(module.named_buffers(prefix, recurse=False))
+        return weights
+
+    def load_trained_weights(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take what `trained_weights` gave; names and shapes must fit."""
+        own = {name: tuple(value.shape) for name, value in self.trained_weights().items()}
+        if own != {name: tuple(value.shape) for name, value in tensors.items()}:
+            raise EmatError(f"these weights are not those of a trained {self.name}; check the method and the backbone")
+        self.load_state_dict(dict(tensors), strict=False)
 
     @abstractmethod
     def encode_query(self, features: Features) -> Any:

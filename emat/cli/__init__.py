@@ -19,8 +19,10 @@ VERBS: dict[str, str] = {
     "demo": "The main job on five photos, in one command: ends with a picture.",
     "fit": "Learn classes from a few masked photos; writes one file.",
     "predict": "Find those classes in photos: masks and scores, in many formats.",
+    "train": "Train a head on any data set with masks.",
     "tasks": "Few-shot tasks: digest, count, freeze, show.",
     "weights": "Backbones and heads: what is here, fetch more, import public files.",
+    "convert": "Convert annotations between COCO, LabelMe, YOLO-seg and indexed PNG.",
     "data": "Check a data set; show fold lists and whether they are the published ones.",
     "doctor": "What works on this machine: versions, memory, device, weights, extras.",
 }

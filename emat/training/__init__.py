@@ -1,0 +1,1 @@
+"""Training a method's head on any data sets with masks."""

@@ -1,0 +1,93 @@
+"""Settings as a YAML file, each with its help beside it."""
+
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from emat.errors import EmatError
+from emat.training.settings import Settings
+
+
+def as_plain(settings: Settings) -> dict[str, Any]:
+    """Settings as values that YAML and JSON know."""
+    return {each.name: _plain(getattr(settings, each.name)) for each in fields(settings)}
+
+
+def from_plain(values: dict[str, Any]) -> Settings:
+    """The settings with these values, the defaults for the others.
+
+    >>> from_plain({"data": ["pets"], "epochs": 3}).data
+    (PosixPath('pets'),)
+    """
+    hints = get_type_hints(Settings)
+    for name in values:
+        if name not in hints:
+            raise EmatError(f"there is no setting {name!r}; emat train --print-config shows all of them")
+    return Settings(**{name: _typed(name, hints[name], value) for name, value in values.items()})
+
+
+def config_text(settings: Settings) -> str:
+    """YAML with a remark on every setting."""
+    yaml = _yaml()
+    hints = get_type_hints(Settings, include_extras=True)
+    lines = []
+    for name, value in as_plain(settings).items():
+        (help_text,) = hints[name].__metadata__
+        written = yaml.safe_dump({name: value}, default_flow_style=None, allow_unicode=True, width=10**6).strip()
+        lines.append(f"# {help_text}\n{written}\n")
+    return "\n".join(lines)
+
+
+def write_config(path: Path, settings: Settings) -> None:
+    """Write `settings` to `path`, whole or not at all."""
+    unfinished = path.with_name(f".{path.name}")
+    unfinished.write_text(config_text(settings), encoding="utf-8")
+    unfinished.replace(path)
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """The values in a YAML file, which need not name every setting."""
+    yaml = _yaml()
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise EmatError(f"{path} cannot be read: {error}") from None
+    except yaml.YAMLError as error:
+        raise EmatError(f"{path} is no YAML ({str(error).splitlines()[0]}); see emat train --print-config") from None
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise EmatError(f"{path} must hold settings such as `epochs: 80`; see emat train --print-config")
+    return {str(name): value for name, value in content.items()}
+
+
+def _yaml() -> Any:
+    try:
+        import yaml  # type: ignore[import-untyped]
+    except ImportError:
+        raise EmatError('configuration files need PyYAML; install it with: pip install "emat[train]"') from None
+    return yaml
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_plain(each) for each in value]
+    return str(value) if isinstance(value, Path) else value
+
+
+def _typed(name: str, hint: Any, value: Any) -> Any:
+    """`value` as the field's type; YAML reads 1e-3 as text and a lone path as no list."""
+    kinds = [kind for kind in getattr(hint, "__args__", (hint,)) if kind not in (type(None), Ellipsis)]
+    kind = kinds[0]
+    if getattr(hint, "__origin__", None) is tuple:
+        return tuple(kind(each) for each in ([value] if isinstance(value, str) else value or ()))
+    if value is None and type(None) in getattr(hint, "__args__", ()):
+        return None
+    try:
+        if kind is bool and not isinstance(value, bool):
+            raise ValueError
+        if kind is int and float(value) != int(float(value)):
+            raise ValueError
+        return kind(float(value)) if kind is int else kind(value)
+    except (TypeError, ValueError):
+        raise EmatError(f"the setting {name} is {value!r}, which is no {kind.__name__}") from None

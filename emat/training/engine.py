@@ -1,0 +1,266 @@
+"""The training loop. Lightning's Fabric brings devices, nodes and strategies; what is drawn when is ours alone.
+
+A run is a function of its settings and of where it stands, so that one killed at any moment goes on as if nothing had
+happened, and any number of processes sees the same tasks.
+"""
+
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from emat.errors import EmatError
+from emat.inference.feature_cache import FeatureCache
+from emat.inference.methods import METHODS, build_method
+from emat.tasks.benchmark import Watch
+from emat.training.config import as_plain, from_plain, read_config, write_config
+from emat.training.data import RunData, open_run_data
+from emat.training.logs import RunLogs
+from emat.training.plan import Plan
+from emat.training.progress import Reporter, StepReport
+from emat.training.samples import Samples
+from emat.training.settings import IDENTITY, Settings
+from emat.training.state import (
+    BEST,
+    CONFIG,
+    LAST,
+    STATE,
+    Progress,
+    provenance,
+    read_state,
+    save_state,
+    save_trained,
+    scores_metadata,
+)
+from emat.training.step import StepLosses, Stepper
+from emat.training.validation import Check, CheckCounts, check
+
+if TYPE_CHECKING:
+    from lightning.fabric import Fabric
+
+STEPS_BETWEEN_POINTS = 10  # of TensorBoard's loss curve
+GIGABYTE = 10**9
+
+
+def train(settings: Settings, *, resume: bool = False, watch: Watch = iter) -> Path:
+    """Train as `settings` say, or go on with the run in their folder; the folder with the trained weights."""
+    fabric = _launch(settings)
+    settings = complete(settings)
+    folder = _run_folder(settings, resume)
+    data = open_run_data(settings, watch if fabric.is_global_zero else iter)
+    fabric.barrier()  # no process writes before all have looked
+    run = _Run(settings, fabric, data, folder)
+    try:
+        run.go()
+    finally:
+        run.close()
+    return folder
+
+
+def complete(settings: Settings) -> Settings:
+    """`settings` with the defaults that depend on others filled in."""
+    if settings.method not in METHODS:
+        raise EmatError(f"there is no method {settings.method!r}; choose one of {', '.join(METHODS)}")
+    backbone = settings.backbone or METHODS[settings.method].default_backbone
+    fold = "all" if settings.fold is None else f"fold{settings.fold}"
+    data = "+".join(root.resolve().stem for root in settings.data)
+    out = settings.out or Path("runs") / f"{settings.method}-{backbone}-{data}-{fold}"
+    return replace(settings, backbone=backbone, out=out)
+
+
+class _Run:
+    """One process's part of a run."""
+
+    def __init__(self, settings: Settings, fabric: "Fabric", data: RunData, folder: Path) -> None:
+        self.settings, self.fabric, self.data, self.folder = settings, fabric, data, folder
+        torch.manual_seed(settings.seed)  # the first weights
+        self.method = build_method(settings.method, settings.backbone, image_size=settings.size, device=fabric.device)
+        drawn_from = data.tasks.drawn_from
+        per_epoch = settings.tasks_per_epoch or len(drawn_from.entries)
+        total = min(settings.epochs * per_epoch, settings.max_tasks or settings.epochs * per_epoch)
+        self.plan = Plan(per_epoch, settings.batch, total)
+        self.cache = None if self.method.recipe.trains_backbone else self._new_cache()
+        mask_size = settings.mask_size or self.method.preparation.image_size
+        samples = Samples(self.method, drawn_from, self.cache, mask_size)
+        self.stepper = Stepper(settings, fabric, self.method, data.tasks, samples, self.plan)
+        self.progress = self._restored()
+        self.stepper.set_up()
+        assert settings.backbone is not None
+        self.metadata = provenance(as_plain(settings), settings.backbone, self.method, drawn_from.sha256)
+        leads = fabric.is_global_zero
+        self.report = Reporter(total, self.plan.epochs, done=self._tasks_done(), silent=not leads)
+        epoch, step = self.progress.epoch, self.progress.step
+        self.logs = RunLogs(folder, epoch, self.plan.step_before(epoch) + step) if leads else None
+        if leads:
+            write_config(folder / CONFIG, settings)
+
+    def go(self) -> None:
+        """Train from where the run stands to its end."""
+        self._say_what_is_trained()
+        for epoch in range(self.progress.epoch, self.plan.epochs):
+            while self.progress.step < self.plan.steps(epoch):
+                self._step(epoch)
+            if self._is_check_due(epoch):
+                self._save()  # validation takes a while
+            self._finish_epoch(epoch)
+
+    def close(self) -> None:
+        """Leave terminal and logs in order."""
+        self.report.close()
+        if self.logs is not None:
+            self.logs.close()
+
+    def _step(self, epoch: int) -> None:
+        step = self.progress.step
+        losses = self.stepper.step(epoch, step)
+        tasks = len(self.plan.tasks(epoch, step))
+        for name, value in asdict(losses).items():
+            self.progress.sums[name] = self.progress.sums.get(name, 0.0) + value * tasks
+        self.progress.step = step + 1
+        if self.progress.step % self.settings.save_every == 0:
+            self._save()
+        counts = None if self.cache is None else self.cache.counts
+        self.report.step(StepReport(self._tasks_done(), epoch, losses.total, counts))
+        done = self.plan.step_before(epoch) + self.progress.step
+        if self.logs is not None and done % STEPS_BETWEEN_POINTS == 0:
+            self.logs.step(done, {**asdict(losses), "lr": self.stepper.rate(epoch, step)})
+
+    def _finish_epoch(self, epoch: int) -> None:
+        with self.stepper.average.in_place():
+            self.method.eval()
+            found = self._check() if self._is_check_due(epoch) else None
+            is_best = found is not None and found.miou > self.progress.best_miou
+            if found is not None and is_best:
+                self.progress.best_miou, self.progress.best_epoch = found.miou, epoch
+            if self.fabric.is_global_zero:
+                metadata = {**self.metadata, **scores_metadata(found, self._tasks_done())}
+                save_trained(self.folder / LAST, self.method, metadata)
+                if is_best or self.data.validation is None:
+                    save_trained(self.folder / BEST, self.method, metadata)
+        mean = self._mean_losses(epoch)
+        self.report.epoch(epoch, mean.total, found, is_best)
+        self._log_epoch(epoch, mean, found)
+        self.progress.epoch, self.progress.step, self.progress.sums = epoch + 1, 0, {}
+        self._save()
+
+    def _is_check_due(self, epoch: int) -> bool:
+        is_last = epoch + 1 == self.plan.epochs
+        return self.data.validation is not None and (is_last or (epoch + 1) % self.settings.check_every == 0)
+
+    def _check(self) -> Check:
+        assert self.data.validation is not None
+        fabric = self.fabric
+        # A backbone in training makes other features each time: its cache lives for one check.
+        cache = self.cache or self._new_cache()
+        own = check(self.method, cache, self.data.validation, fabric.global_rank, fabric.world_size)
+        summed = fabric.all_reduce(own.as_tensor().to(fabric.device), reduce_op="sum")
+        assert isinstance(summed, torch.Tensor)
+        return Check.of(CheckCounts.from_tensor(summed, own.counts.class_ids))
+
+    def _mean_losses(self, epoch: int) -> StepLosses:
+        tasks = self.plan.tasks_in(epoch)
+        return StepLosses(**{name: value / tasks for name, value in self.progress.sums.items()})
+
+    def _log_epoch(self, epoch: int, mean: StepLosses, found: Check | None) -> None:
+        if self.logs is None:
+            return
+        done = self._tasks_done()
+        counts = None if self.cache is None else self.cache.counts
+        self.logs.epoch(
+            {
+                "epoch": epoch,
+                "step": self.plan.step_before(epoch) + self.progress.step,
+                "tasks": done,
+                "loss": mean.total,
+                "masks": mean.masks,
+                "presence": mean.presence,
+                "lr": self.stepper.rate(epoch, self.plan.steps(epoch) - 1),
+                **({} if found is None else asdict(found) | {"tasks": done}),
+                "tasks_per_second": self.report.tasks_per_second(done),
+                **({} if counts is None else {"cache_hits": counts.hit_rate, "cache_bytes": counts.memory_bytes}),
+            }
+        )
+
+    def _tasks_done(self) -> int:
+        epoch, step = self.progress.epoch, self.progress.step
+        return min(
+            epoch * self.plan.per_epoch + step * self.plan.batch, self.plan.total, (epoch + 1) * self.plan.per_epoch
+        )
+
+    def _save(self) -> None:
+        if self.fabric.is_global_zero:
+            stepper = self.stepper
+            weights = self.method.trained_weights()
+            save_state(self.folder, self.progress, weights, stepper.optimizer.state_dict(), stepper.average.tensors)
+
+    def _restored(self) -> Progress:
+        """Where the run in the folder stands, weights and optimizer put in place; the beginning if there is none."""
+        if not (self.folder / STATE).is_file():
+            return Progress()
+        state = read_state(self.folder)
+        self.method.load_trained_weights(state["weights"])
+        self.stepper.optimizer.load_state_dict(state["optimizer"])
+        if self.settings.ema:
+            self.stepper.average.restore(state["average"])
+        return state["progress"]
+
+    def _new_cache(self) -> FeatureCache:
+        settings = self.settings
+        return FeatureCache(
+            self.method,
+            memory_bytes=int(settings.cache_memory * GIGABYTE),
+            folder=settings.cache,
+            dtype=torch.float16 if settings.cache_float16 else torch.float32,
+            disk_bytes=None if settings.cache_disk is None else int(settings.cache_disk * GIGABYTE),
+        )
+
+    def _say_what_is_trained(self) -> None:
+        drawn_from, validation = self.data.tasks.drawn_from, self.data.validation
+        judged = "no validation" if validation is None else f"{len(validation.sampler)} validation tasks"
+        begun = "" if self._tasks_done() == 0 else f"; goes on after {self._tasks_done()} tasks"
+        self.report.say(
+            f"{self.settings.method} on {self.settings.backbone} at {self.method.preparation.image_size} px: "
+            f"{len(drawn_from.classes)} classes in {len(drawn_from.photos)} photos, {self.plan.total} tasks in "
+            f"{self.plan.epochs} epochs, {judged}, in {self.folder}{begun}"
+        )
+        if drawn_from.lone:
+            self.report.say(f"left out, with a single photo each: {', '.join(drawn_from.lone)}")
+
+
+def _launch(settings: Settings) -> "Fabric":
+    try:
+        from lightning.fabric import Fabric
+    except ImportError:
+        raise EmatError('training needs Lightning; install it with: pip install "emat[train]"') from None
+    try:
+        fabric = Fabric(
+            accelerator=settings.device,
+            devices=settings.devices,
+            num_nodes=settings.nodes,
+            strategy=settings.strategy,
+            precision=settings.precision,  # type: ignore[arg-type]  # checked by the settings
+        )
+    except (ValueError, RuntimeError) as error:
+        raise EmatError(f"this machine cannot train so: {str(error).strip()}") from None
+    fabric.launch()
+    return fabric
+
+
+def _run_folder(settings: Settings, resume: bool) -> Path:
+    """The folder of the run, which must not hold another."""
+    folder = settings.out
+    assert folder is not None
+    folder.mkdir(parents=True, exist_ok=True)
+    if not (folder / STATE).is_file():
+        return folder
+    if not resume:
+        raise EmatError(f"{folder} already holds a run; go on with it by --resume, or choose another --out")
+    before = complete(from_plain(read_config(folder / CONFIG)))
+    for name in before.changed_from(settings):
+        if name in IDENTITY:
+            raise EmatError(
+                f"the run in {folder} has {name} {getattr(before, name)}, not {getattr(settings, name)}; "
+                "train that in another --out"
+            )
+    return folder
