@@ -175,7 +175,7 @@ def _refuse_unusable(out: Path, classes: tuple[str, ...]) -> None:
         if not name.strip() or name != name.strip() or not name.isprintable():
             raise EmatError(f"the class name {name!r} cannot be written; use letters, digits and single spaces")
         if name.lower() in (*BACKGROUND_NAMES, *IGNORED_NAMES):
-            raise EmatError(f"the class name {name!r} stands for no class in annotation files; rename the class")
+            raise EmatError(f"the class name {name!r} stands for no class in annotation files; rename or unlist it")
     if len(set(classes)) != len(classes):
         twice = next(name for name in classes if classes.count(name) > 1)
         raise EmatError(f"the class {twice!r} is named twice; rename one of them")
