@@ -33,8 +33,8 @@ def config_text(settings: Settings) -> str:
     lines = []
     for name, value in as_plain(settings).items():
         (help_text,) = hints[name].__metadata__
-        written = yaml.safe_dump({name: value}, default_flow_style=None, allow_unicode=True, width=10**6).strip()
-        lines.append(f"# {help_text}\n{written}\n")
+        written = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=10**6)
+        lines.append(f"# {help_text}\n{name}: {written.removesuffix('...' + chr(10))}")
     return "\n".join(lines)
 
 

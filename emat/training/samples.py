@@ -59,7 +59,7 @@ class Samples:
         """(size, size): 1 where the photo shows the class; void and other classes are background."""
         value = self._values[way].get(photo.source)
         mask = self._mask(photo, size)
-        found = np.zeros_like(mask) if value is None else (mask == value).astype(np.uint8)
+        found = np.zeros(mask.shape, np.uint8) if value is None else (mask == value).astype(np.uint8)
         return np.ascontiguousarray(found[:, ::-1]) if flip else found
 
     def _resized_mask(self, photo: Photo, size: int) -> LabelMap:

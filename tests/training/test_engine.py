@@ -1,0 +1,171 @@
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from emat.errors import EmatError
+from emat.model.checkpoint import load_head
+from emat.tensor_files import read_metadata, read_tensors
+from emat.training.config import config_text
+from emat.training.engine import train
+from emat.training.settings import Settings
+from emat.training.state import BEST, LAST, STATE, read_state
+from tests.training.tiny import tiny_settings
+
+pytest.importorskip("lightning")
+LONGEST = 120  # seconds that a process started here may take
+
+
+@pytest.fixture(scope="module")
+def whole(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A run that nothing interrupted."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("EMAT_HOME", str(tmp_path_factory.mktemp("home")))
+        before = torch.get_num_threads()
+        torch.set_num_threads(1)
+        yield train(tiny_settings(tiny, tmp_path_factory.mktemp("runs") / "whole"))
+        torch.set_num_threads(before)
+
+
+def rows(folder: Path) -> list[dict[str, str]]:
+    with (folder / "metrics.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def assert_same(a: dict[str, Tensor], b: dict[str, Tensor]) -> None:
+    assert a.keys() == b.keys()
+    for name in a:
+        assert torch.equal(a[name], b[name]), name
+
+
+def start(settings: Settings, folder: Path, *before: str, options: tuple[str, ...] = ()) -> "subprocess.Popen[str]":
+    config = folder / "given.yaml"
+    config.write_text(config_text(settings))
+    command = [sys.executable, *before, "-m", "emat", "train", "--config", str(config), *options]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_a_run_leaves_heads_that_load_with_all_that_made_them(whole: Path, tiny: Path) -> None:
+    for name in (BEST, LAST):
+        assert load_head(whole / name).method == "emat"
+        metadata = read_metadata(whole / name)
+        assert (metadata["backbone"], metadata["image_size"], metadata["seed"]) == ("efficientnet-lite2", "64", "0")
+        assert json.loads(metadata["settings"])["data"] == [str(tiny)]
+        assert set(json.loads(metadata["validation"])) == {"tasks", "miou", "accuracy", "false_mask_rate"}
+        assert len(metadata["data_sha256"]) == 64
+    assert read_metadata(whole / LAST)["trained_tasks"] == "22"
+
+
+def test_logs_have_a_row_an_epoch_and_curves(whole: Path) -> None:
+    assert [row["epoch"] for row in rows(whole)] == ["0", "1"]
+    assert [row["tasks"] for row in rows(whole)] == ["11", "22"]
+    assert all(float(row["loss"]) > 0 and 0 <= float(row["accuracy"]) <= 1 for row in rows(whole))
+    assert list((whole / "tensorboard").iterdir())
+
+
+def test_the_head_kept_is_the_average_and_the_state_has_both(whole: Path) -> None:
+    state = read_state(whole)
+    kept = read_tensors(whole / LAST)
+    assert_same(kept, {name.removeprefix("network."): value for name, value in state["average"].items()})
+    assert any(not torch.equal(kept[name], state["weights"][name]) for name in kept)
+
+
+def test_the_same_seed_trains_the_same_weights_and_another_seed_others(whole: Path, tiny: Path, tmp_path: Path) -> None:
+    again = train(tiny_settings(tiny, tmp_path / "again"))
+    assert_same(read_tensors(again / LAST), read_tensors(whole / LAST))
+    other = train(tiny_settings(tiny, tmp_path / "other", seed=1, val_tasks=0, epochs=1))
+    assert not torch.equal(*(next(iter(read_tensors(f / LAST).values())) for f in (other, whole)))
+
+
+def test_a_killed_run_goes_on_as_if_nothing_had_happened(whole: Path, tiny: Path, tmp_path: Path) -> None:
+    settings = tiny_settings(tiny, tmp_path / "killed")
+    process = start(settings, tmp_path)
+    killed_at = None
+    deadline = time.monotonic() + LONGEST
+    while process.poll() is None and time.monotonic() < deadline:
+        if (tmp_path / "killed" / STATE).is_file():
+            killed_at = read_state(tmp_path / "killed")["progress"]
+            if 0 < killed_at.step < 3:
+                break
+        time.sleep(0.001)
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    stands = read_state(tmp_path / "killed")["progress"]
+    assert killed_at is not None
+    assert (stands.epoch, stands.step) < (2, 0), "the run was over before it could be killed"
+    folder = train(settings, resume=True)
+    assert_same(read_tensors(folder / LAST), read_tensors(whole / LAST))
+    assert_same(read_tensors(folder / BEST), read_tensors(whole / BEST))
+    assert [row["loss"] for row in rows(folder)] == [row["loss"] for row in rows(whole)]
+    assert_same(read_state(folder)["weights"], read_state(whole)["weights"])
+
+
+@pytest.mark.parametrize("launcher", ["devices", "torchrun"])
+def test_two_processes_train_on_the_same_tasks(launcher: str, whole: Path, tiny: Path, tmp_path: Path) -> None:
+    settings = tiny_settings(tiny, tmp_path / "two", devices=2)
+    before = ("-m", "torch.distributed.run", "--nproc_per_node", "2") if launcher == "torchrun" else ()
+    process = start(settings, tmp_path, *before)
+    out, errors = process.communicate(timeout=LONGEST)
+    assert process.returncode == 0, errors
+    assert out.count("trained:") == 1
+    for name, value in read_tensors(tmp_path / "two" / LAST).items():
+        torch.testing.assert_close(value, read_tensors(whole / LAST)[name], atol=2e-3, rtol=1e-2)
+    for two, one in zip(rows(tmp_path / "two"), rows(whole), strict=True):
+        assert float(two["loss"]) == pytest.approx(float(one["loss"]), rel=1e-3)
+        assert float(two["accuracy"]) == pytest.approx(float(one["accuracy"]))
+        assert float(two["miou"]) == pytest.approx(float(one["miou"]), abs=0.02)
+
+
+def test_parts_of_a_batch_train_like_the_whole_batch(whole: Path, tiny: Path, tmp_path: Path) -> None:
+    parts = train(tiny_settings(tiny, tmp_path / "parts", at_once=3))
+    for two, one in zip(rows(parts), rows(whole), strict=True):
+        assert float(two["loss"]) == pytest.approx(float(one["loss"]), rel=1e-3)
+
+
+def test_a_loss_that_is_no_number_stops_with_the_last_good_state_kept(tiny: Path, tmp_path: Path) -> None:
+    settings = tiny_settings(tiny, tmp_path / "nan", lr=1e30, val_tasks=0)
+    with pytest.raises(EmatError, match=r"the loss is .* in epoch 1, step 2; go on .* --resume and a lower --lr"):
+        train(settings)
+    state = read_state(tmp_path / "nan")
+    assert state["progress"].step == 1
+
+
+def test_a_folder_with_a_run_is_not_overwritten(whole: Path, tiny: Path) -> None:
+    with pytest.raises(EmatError, match="already holds a run; go on with it by --resume"):
+        train(tiny_settings(tiny, whole))
+
+
+def test_another_method_does_not_go_on_with_a_run(whole: Path, tiny: Path) -> None:
+    with pytest.raises(EmatError, match="has method emat, not cst"):
+        train(tiny_settings(tiny, whole, method="cst"), resume=True)
+
+
+def test_a_finished_run_that_goes_on_longer_adds_epochs(tiny: Path, tmp_path: Path) -> None:
+    folder = train(tiny_settings(tiny, tmp_path / "run", epochs=1))
+    train(tiny_settings(tiny, tmp_path / "run", epochs=3), resume=True)
+    assert [row["epoch"] for row in rows(folder)] == ["0", "1", "2"]
+
+
+def test_the_cache_spares_the_backbone_after_the_first_epoch(tiny: Path, tmp_path: Path) -> None:
+    folder = train(tiny_settings(tiny, tmp_path / "run", cache=tmp_path / "cache", epochs=1))
+    encoded = len(list((tmp_path / "cache").rglob("*.safetensors")))
+    assert 0 < encoded <= 24
+    again = train(tiny_settings(tiny, tmp_path / "again", cache=tmp_path / "cache", epochs=1))
+    assert float(rows(again)[0]["cache_hits"]) == 1.0
+    assert_same(read_tensors(again / LAST), read_tensors(folder / LAST))
+
+
+def test_cst_trains_too_without_average_and_without_validation(tiny: Path, tmp_path: Path) -> None:
+    settings = tiny_settings(tiny, tmp_path / "cst", method="cst", ema=0.0, val_tasks=0, epochs=1, flip=True)
+    folder = train(settings)
+    assert load_head(folder / BEST).method == "cst"
+    assert_same(read_tensors(folder / BEST), read_state(folder)["weights"])
