@@ -9,10 +9,12 @@ from torch import Tensor, nn
 from emat.backbone.frozen import Backbone
 from emat.baselines.hyper_correlation import HyperCorrelationMethod, HyperFeatures
 from emat.baselines.squeeze_attention import SqueezeLayer
+from emat.errors import EmatError
 from emat.model.heads import mask_head, mask_logits
 
 NARROW, WIDTH = 32, 128
 LARGEST_SIDE = 50  # support maps of this side or larger are pooled
+SMALLEST_IMAGE = 257  # pixels; of a smaller one less than 2 x 2 support cells reach the layer with a 2 x 2 kernel
 
 
 class ASNet(HyperCorrelationMethod):
@@ -22,6 +24,11 @@ class ASNet(HyperCorrelationMethod):
 
     def __init__(self, backbone: Backbone, image_size: int | None = None) -> None:
         super().__init__(backbone, image_size)
+        if self.preparation.image_size < SMALLEST_IMAGE:
+            raise EmatError(
+                f"asnet needs photos of at least {SMALLEST_IMAGE} pixels a side, not {self.preparation.image_size}; "
+                "it was published for 400"
+            )
         self.learner = ASNetLearner(self.backbone.blocks[1:])
 
     def seen_of_support(self, maps: Tensor, mask: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from emat.errors import EmatError
 from emat.method import Features, Method, Preparation
 
 BACKBONE = "backbone"  # what the names of its tensors start with, in published checkpoints as here
+CLASSIFIER = "backbone.fc."  # of ImageNet's classes; a checkpoint may carry it, no feature depends on it
 
 
 class ResNetMethod(Method):
@@ -51,7 +52,9 @@ class ResNetMethod(Method):
         self.load_state_dict({name: given[name] for name in own}, strict=False)
 
     def _is_trained(self, name: str) -> bool:
-        return self.recipe.trains_backbone or not name.startswith(BACKBONE)
+        if self.recipe.trains_backbone:
+            return not name.startswith(CLASSIFIER)
+        return not name.startswith(BACKBONE)
 
     def _maps(self, features: Features) -> tuple[Tensor, ...]:
         """The features in the parameters' own precision: a cache may keep them in half."""

@@ -4,6 +4,7 @@ import json
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -49,12 +50,20 @@ def backbone_name(method: str, name: str) -> str:
     )
 
 
+@cache
+def _resnet_tensors(prefix: str) -> dict[str, Tensor]:
+    """By the names of a ResNet; `prefix` is a method whose checkpoint names them its way."""
+    with torch.device("meta"):
+        shapes = find_backbone("resnet50").make().shapes()
+    return {name: weight(backbone_name(prefix, name), shape) for name, shape in shapes.items()}
+
+
 def resnet(method: str) -> ResNet:
     """ResNet-50 from the registry with the rule's weights."""
-    network = find_backbone("resnet50").build()
+    with torch.device("meta"):
+        network = find_backbone("resnet50").build()
     assert isinstance(network, ResNet)
-    shapes = network.shapes()
-    network.load_public({name: weight(backbone_name(method, name), shape) for name, shape in shapes.items()})
+    network.to_empty(device="cpu").load_public(_resnet_tensors("pfenet" if method == "pfenet" else "others"))
     return network
 
 

@@ -1,0 +1,88 @@
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from emat.backbone.download import download
+from emat.backbone.registry import find_backbone
+from emat.backbone.resnet import BLOCKS_50, BLOCKS_101, Bottleneck, ResNet, run_layer
+from emat.backbone.weights import load_weights, recognise
+from emat.errors import EmatError
+
+TINY = (1, 1, 1, 1)
+
+
+def test_names_and_shapes_are_torchvisions() -> None:
+    with torch.device("meta"):
+        small, large = ResNet(BLOCKS_50), ResNet(BLOCKS_101)
+    shapes = small.shapes()
+    assert shapes["conv1.weight"] == (64, 3, 7, 7)
+    assert shapes["layer1.0.downsample.0.weight"] == (256, 64, 1, 1)
+    assert shapes["layer2.0.downsample.1.running_var"] == (512,)
+    assert shapes["layer3.5.conv2.weight"] == (256, 256, 3, 3)
+    assert "layer3.1.downsample.0.weight" not in shapes
+    assert len(shapes) == 265  # 53 convolutions and as many batch-norms of four tensors
+    # torchvision counts 25,557,032 and 44,549,160 with a classifier of 2,049,000
+    assert [sum(p.numel() for p in net.parameters()) for net in (small, large)] == [23_508_032, 42_500_160]
+
+
+def test_the_stride_is_on_the_3_by_3() -> None:
+    block = Bottleneck(8, 4, stride=2)
+    assert (block.conv1.stride, block.conv2.stride, block.conv3.stride) == ((1, 1), (2, 2), (1, 1))
+
+
+def test_a_bottleneck_gives_the_sum_before_its_relu() -> None:
+    network = ResNet(TINY)
+    x = torch.randn(1, 3, 48, 64)
+    layers = network.bottlenecks(x)
+    assert all(bool((layer[-1] < 0).any()) for layer in layers)
+    torch.testing.assert_close(F.relu(layers[0][-1]), run_layer(network.layer1, network.stem(x)))
+
+
+def test_a_dilation_takes_the_strides_place() -> None:
+    layer = ResNet((1, 2, 1, 1)).layer2
+    x = torch.randn(1, 256, 9, 7)
+    assert run_layer(layer, x).shape == (1, 512, 5, 4)
+    assert run_layer(layer, x, dilation=2).shape == (1, 512, 9, 7)
+    # With a dilation of 1 only the stride goes: every second position of the first block is the strided block's.
+    first = layer[0]
+    torch.testing.assert_close(first(x, 1)[:, :, ::2, ::2], first(x))
+
+
+def test_it_is_frozen_and_stays_in_evaluation_mode() -> None:
+    network = ResNet(TINY).train()
+    assert not any(module.training for module in network.modules())
+    assert not any(value.requires_grad for value in network.parameters())
+    assert not network(torch.randn(1, 3, 32, 32)).requires_grad
+
+
+def test_any_size_has_a_grid_of_layer3() -> None:
+    network = ResNet(TINY)
+    for size in ((400, 400), (33, 70), (1, 1)):
+        assert network.grid(*size) == tuple(network.bottlenecks(torch.zeros(1, 3, *size))[2][-1].shape[2:])
+    with pytest.raises(EmatError, match="nothing in it"):
+        network.grid(0, 5)
+
+
+def test_a_public_file_with_classifier_and_batch_counters_fills_it(tmp_path: Path) -> None:
+    spec = find_backbone("resnet50")
+    tensors = spec.make().state_dict()
+    public = {**tensors, "fc.weight": torch.zeros(1000, 2048), "bn1.num_batches_tracked": torch.tensor(0)}
+    torch.save(public, tmp_path / "resnet50.pth")
+    loaded = load_weights(spec, tmp_path / "resnet50.pth")
+    network = spec.build()
+    network.load_public(loaded)
+    assert all(torch.equal(value, tensors[name]) for name, value in network.state_dict().items())
+    assert recognise(loaded, tmp_path).name == "resnet50"
+
+
+def test_a_download_must_have_the_digits_in_its_name(server: Any, tmp_path: Path) -> None:
+    digits = hashlib.sha256(server.content).hexdigest()[:8]
+    download(server.url.replace("file.bin", f"net-{digits}.pth"), tmp_path / "right.pth")
+    assert (tmp_path / "right.pth").read_bytes() == server.content
+    with pytest.raises(EmatError, match=r"instead of 00000000…; it was thrown away"):
+        download(server.url.replace("file.bin", "net-00000000.pth"), tmp_path / "wrong.pth")
+    assert not (tmp_path / "wrong.pth").exists()
