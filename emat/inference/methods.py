@@ -12,6 +12,7 @@ from emat.baselines.asnet import ASNet
 from emat.baselines.hsnet import HSNet
 from emat.baselines.panet import PANet
 from emat.baselines.pfenet import PFENet
+from emat.baselines.prototype import Prototype
 from emat.errors import EmatError
 from emat.method import Method
 from emat.model import FORMS, build
@@ -34,6 +35,7 @@ def _correlation(form: str, backbone: Backbone, image_size: int | None) -> Metho
 METHODS: dict[str, MethodEntry] = {
     **{form: MethodEntry(partial(_correlation, form), DEFAULT_BACKBONE) for form in FORMS},
     **{kind.name: MethodEntry(kind, "resnet50") for kind in (PANet, PFENet, HSNet, ASNet)},
+    Prototype.name: MethodEntry(Prototype, DEFAULT_BACKBONE, needs_training=False),
 }
 
 

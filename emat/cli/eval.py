@@ -1,0 +1,168 @@
+"""`emat eval`: how good a method is, in all settings, ways and shots at once."""
+
+import inspect
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from emat.cli.eval_options import EvalOptions
+from emat.cli.progress import follow
+from emat.errors import EmatError
+from emat.evaluation.contender import Contender, load_contender, trained_fold
+from emat.evaluation.one_pass import default_limits
+from emat.evaluation.processes import Processes, start_processes
+from emat.evaluation.results import read_results, results, summaries_of, write_results
+from emat.evaluation.run import Run, evaluate, remove_journals
+from emat.evaluation.summary import Summary
+from emat.tasks.benchmark import Benchmark
+
+NO_ARGS_IS_HELP = True
+FOLD_IN_NAME = "{fold}"
+GIGABYTE = 2**30
+USER_CAN_FIX = 2
+
+
+def _eval(
+    options: EvalOptions,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The results file. Default: runs/ and a name for the run.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the summaries as JSON.")] = False,
+) -> None:
+    """Evaluate a method on few-shot tasks; all settings, ways and shots share one pass.
+
+    Example: emat eval --model head.safetensors --dataset pascal --root VOC2012 --lists splits --fold 0 --way 2 --shot 1
+    --setting all -o fold0.json
+
+    An interrupted evaluation goes on when the same command is given again.
+    """
+    processes = start_processes(options.devices, options.nodes, options.device)
+    try:
+        run, benchmark = _prepare(options, str(processes.device or options.device))
+        path = output or Path("runs", _name(run))
+        content = _results(run, benchmark, path, options, processes)
+    except EmatError:
+        if processes.rank:
+            raise typer.Exit(USER_CAN_FIX) from None  # the first process says it for all
+        raise
+    if content is None:
+        return
+    if as_json:
+        typer.echo(json.dumps({"results": str(path), "summaries": content["summaries"]}, indent=2))
+        return
+    Console().print(_table(content))
+    typer.echo(f"{path}: {content['work']['tasks']} tasks in {content['seconds']:.0f} s")
+
+
+def _prepare(options: EvalOptions, device: str) -> tuple[Run, Benchmark]:
+    frozen = options.frozen()
+    one_head = options.model is not None and FOLD_IN_NAME not in options.model
+    folds = options.chosen_folds(trained_fold(str(options.model)) if one_head else None)
+    benchmarks = options.open(folds)
+    cells = [frozen] if frozen else [cell for each in benchmarks for cell in options.cells(each, folds)]
+    if benchmarks[0].areas is not None:
+        benchmarks[0].areas.keep()
+    built: dict[str | None, Contender] = {}
+    contenders = {}
+    for fold in dict.fromkeys(cell.fold for cell in cells):
+        model = options.model and options.model.replace(FOLD_IN_NAME, str(fold))
+        if model not in built:
+            built[model] = load_contender(
+                model, options.method, backbone=options.backbone, image_size=options.size, device=device
+            )
+        contenders[fold] = built[model]
+        if contenders[fold].fold not in (None, fold):
+            typer.echo(
+                f"emat: {model} was trained for fold {contenders[fold].fold}; it has seen the classes of fold {fold}",
+                err=True,
+            )
+    return Run(tuple(cells), contenders, options.threshold, options.only_seg), benchmarks[0]
+
+
+def _results(
+    run: Run, benchmark: Benchmark, path: Path, options: EvalOptions, processes: Processes
+) -> dict[str, Any] | None:
+    """The run's results, those that are written already or new ones; None for all processes but the first."""
+    if benchmark.dataset is None:
+        raise EmatError("an evaluation looks at photos and masks; give the data set by --data")
+    if path.exists():
+        content = read_results(path)
+        if content["fingerprint"] != run.fingerprint:
+            raise EmatError(f"{path} holds the results of another run; write to another file by -o, or delete it")
+        return None if processes.rank else content
+    path.parent.mkdir(parents=True, exist_ok=True)
+    journal = path.with_name(f"{path.name}.journal")
+    limits = default_limits()
+    if options.cache_memory is not None:
+        limits = replace(limits, features=int(options.cache_memory * GIGABYTE))
+    start = time.monotonic()
+    outcomes = evaluate(
+        run,
+        benchmark.dataset,
+        journal,
+        processes=processes,
+        features=options.cache,
+        limits=limits,
+        watch=lambda work: follow(work, len(work), "queries answered"),
+    )
+    if outcomes is None:
+        return None
+    content = results(run, outcomes, options=options.plain(), seconds=time.monotonic() - start)
+    write_results(path, content)
+    remove_journals(journal)
+    return content
+
+
+def _name(run: Run) -> str:
+    """A file name that says what was run; its last part tells runs apart."""
+    cell = run.cells[0]
+    method = next(iter(run.contenders.values())).method.name
+    folds = "".join(map(str, dict.fromkeys(cell.fold for cell in run.cells)))
+    return f"{method}-{cell.dataset}-{cell.split}-fold{folds}-{run.fingerprint[:8]}.json"
+
+
+def _table(content: dict[str, Any]) -> Table:
+    methods = {(each["name"], each["backbone"], each["image_size"]) for each in content["methods"].values()}
+    title = ", ".join(f"{name} on {backbone} at {size} px" for name, backbone, size in sorted(methods))
+    table = Table(title=f"{title}; percent, 95 % intervals", box=box.SIMPLE)
+    for heading in ("Way", "Shot", "Setting", "Fold", "Tasks", "Accuracy", "mIoU", "False masks", "False area"):
+        table.add_column(heading, justify="left" if heading == "Setting" else "right", no_wrap=True)
+    for summary in summaries_of(content):
+        asked = summary.configuration
+        setting = f"{asked.setting}{', has class' if asked.query_has_class else ''}"
+        split = "" if asked.split in ("train", "val") else f", {asked.split} %"
+        fold = "mean" if summary.fold is None else str(summary.fold)
+        scores = [_score(summary, name) for name in ("accuracy", "miou", "false_mask_rate", "false_area")]
+        cells = (str(asked.way), str(asked.shot), setting + split, fold, str(summary.tasks), *scores)
+        table.add_row(*cells, style="bold" if summary.fold is None else None)
+    return table
+
+
+def _score(summary: Summary, name: str) -> str:
+    value, interval = summary.scores[name], summary.intervals[name]
+    if value is None:
+        return "-"
+    return f"{100 * value:.1f}" + (f" [{100 * interval[0]:.1f}-{100 * interval[1]:.1f}]" if interval else "")
+
+
+def command(**given: Any) -> None:
+    """See `_eval`, whose options and those of `EvalOptions` Typer reads from the signature below."""
+    shared = {name: given.pop(name) for name in inspect.signature(EvalOptions).parameters}
+    _eval(EvalOptions(**shared), **given)
+
+
+_own = list(inspect.signature(_eval).parameters.values())[1:]
+_parameters = [
+    each.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+    for each in (*inspect.signature(EvalOptions).parameters.values(), *_own)
+]
+command.__signature__ = inspect.Signature(_parameters)  # type: ignore[attr-defined]
+command.__annotations__ = {each.name: each.annotation for each in _parameters}
+command.__doc__ = _eval.__doc__

@@ -1,0 +1,49 @@
+"""Several processes, on one machine or many, through Lightning: each answers its share of the queries."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+
+from emat.errors import EmatError
+
+PATIENCE = timedelta(days=7)  # the first process may wait this long for the slowest
+
+
+@dataclass(frozen=True)
+class Processes:
+    """Which of how many processes this one is, and its device; `wait` returns when all have called it."""
+
+    rank: int = 0
+    count: int = 1
+    device: torch.device | None = None  # None: the best one here
+    wait: Callable[[], None] = lambda: None
+
+
+ALONE = Processes()
+
+
+def start_processes(devices: int, nodes: int = 1, device: str | None = None) -> Processes:
+    """Have `devices` processes on each of `nodes` machines, this one among them.
+
+    Lightning starts the others with the same command line, or finds them already started, by torchrun or a cluster.
+    """
+    if devices < 1 or nodes < 1:
+        raise EmatError(f"at least one device and one node are needed, not {devices} and {nodes}")
+    if devices == nodes == 1:
+        return Processes(device=None if device is None else torch.device(device))
+    try:
+        from lightning.fabric import Fabric
+        from lightning.fabric.strategies.ddp import DDPStrategy
+    except ImportError:
+        raise EmatError('several devices need Lightning; install it with pip install "emat[train]"') from None
+    kind = "auto" if device in (None, "auto") else torch.device(device).type
+    fabric = Fabric(
+        accelerator="gpu" if kind == "cuda" else kind,
+        devices=devices,
+        num_nodes=nodes,
+        strategy=DDPStrategy(timeout=PATIENCE),
+    )
+    fabric.launch()
+    return Processes(fabric.global_rank, fabric.world_size, fabric.device, fabric.barrier)
