@@ -64,10 +64,10 @@ def simplify(ring: Ring, tolerance: float) -> Ring:
 
 
 def _distances(points: Ring, start: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Distance of each point from the line through `start` and `end`."""
-    dx, dy = (end - start).tolist()
-    offset = points - start
-    return np.abs(dx * offset[:, 1] - dy * offset[:, 0]) / math.hypot(dx, dy)
+    """Distance of each point from the straight line between `start` and `end`, which are two places."""
+    way = (end - start).astype(np.float64)
+    share = np.clip((points - start) @ way / (way @ way), 0, 1)
+    return np.hypot(*(points - start - share[:, None] * way).T)
 
 
 def _from_leftmost(ring: NDArray[Number]) -> NDArray[Number]:

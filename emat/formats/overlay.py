@@ -105,15 +105,12 @@ def _draw_legend(image: Image.Image, entries: list[tuple[str, tuple[int, int, in
         entries = [*entries[: room - 1], (f"and {len(entries) - room + 1} more", VOID_COLOUR)]
     wide = round(max(font.getlength(name) for name, _ in entries)) + letters + 3 * pad
     tall = line * len(entries) + pad
-    left, top = pad, image.height - tall - pad
-    panel = Image.new("RGBA", image.size)
+    panel = Image.new("RGBA", (wide, tall))
     draw = ImageDraw.Draw(panel)
-    draw.rounded_rectangle((left, top, left + wide, top + tall), radius=pad, fill=(16, 18, 24, 190))
+    draw.rounded_rectangle((0, 0, wide - 1, tall - 1), radius=pad, fill=(16, 18, 24, 190))
     for number, (name, colour) in enumerate(entries):
-        middle = top + pad / 2 + line * (number + 0.5)
-        square = (left + pad, middle - letters * 0.4, left + pad + letters * 0.8, middle + letters * 0.4)
+        middle = pad / 2 + line * (number + 0.5)
+        square = (pad, middle - letters * 0.4, pad + letters * 0.8, middle + letters * 0.4)
         draw.rounded_rectangle(square, radius=letters * 0.2, fill=(*colour, 255))
-        draw.text((left + 2 * pad + letters * 0.8, middle), name, fill="white", font=font, anchor="lm")
-    box = (left, max(0, top), min(image.width, left + wide + 1), min(image.height, top + tall + 1))
-    part = Image.alpha_composite(image.crop(box).convert("RGBA"), panel.crop(box)).convert("RGB")
-    image.paste(part, box[:2])
+        draw.text((2 * pad + letters * 0.8, middle), name, fill="white", font=font, anchor="lm")
+    image.paste(panel, (pad, image.height - tall - pad), panel)  # what does not fit is cut off

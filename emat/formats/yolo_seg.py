@@ -1,6 +1,7 @@
 """YOLO segmentation: a text file for each photo, a line for each object with class number and outline."""
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from emat.formats.whole_files import write_text
 from emat.formats.writing import WriteOptions, Writer
 from emat.images import Pixels
 
+COMMENT = re.compile(r"""("(?:\\.|[^"\\])*"|'(?:''|[^'])*')|(?:^|\s)#.*""")  # group 1: quoted, so not a comment
 NUMBERS_OF_A_BOX = 4
 FEWEST_NUMBERS = 6
 
@@ -103,7 +105,7 @@ def read_yolo_names(path: Path) -> tuple[str, ...]:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise EmatError(f"{path} cannot be read as text ({error})") from None
-    names = _names_in_yaml([line.split(" #")[0].rstrip() for line in lines])
+    names = _names_in_yaml([COMMENT.sub(lambda found: found[1] or "", line).rstrip() for line in lines])
     if not names:
         raise EmatError(f"{path} has no class list; it needs names: [cat, dog] or one name a line below names:")
     return number_classes(names)

@@ -4,10 +4,19 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pycocotools.coco import COCO
 
+from emat.datasets.opening import open_dataset
 from emat.errors import EmatError
+from emat.formats.class_names import number_classes
 from emat.formats.coco_json import COCO_CLASSES, file_digest, read_coco
+from emat.formats.writing import WriteOptions, open_writer
+from emat.images import VOID
+from tests.formats.label_maps import CLASSES, LABEL_MAPS, rich_label_map
 
 SQUARE = [0, 0, 2, 0, 2, 2, 0, 2]
 
@@ -75,3 +84,70 @@ def test_the_digest_tells_a_changed_file(tmp_path: Path) -> None:
 def test_cocos_eighty_classes_are_those_of_its_files(shared: Path) -> None:
     path = shared / "data" / "coco2017-mini" / "annotations" / "instances_train2017.json"
     assert read_coco(path).classes == COCO_CLASSES
+
+
+def written(out: Path, label_maps: dict[str, np.ndarray], options: WriteOptions | None = None) -> Path:
+    with open_writer("coco", out, CLASSES, options=options) as writer:
+        for name, label_map in label_maps.items():
+            writer.write(name, label_map)
+    return out / "annotations.json"
+
+
+def painted_by_pycocotools(path: Path) -> dict[str, np.ndarray]:
+    """Each photo's label map, from what pycocotools makes of the objects."""
+    coco = COCO(str(path))
+    found = {}
+    for photo in coco.dataset["images"]:
+        label_map = np.zeros((photo["height"], photo["width"]), np.uint8)
+        objects = coco.loadAnns(coco.getAnnIds(imgIds=[photo["id"]]))
+        for drawn in sorted(objects, key=lambda drawn: -drawn["iscrowd"]):
+            mask = coco.annToMask(drawn).astype(bool)
+            assert drawn["area"] == mask.sum()
+            rows, columns = np.nonzero(mask)
+            left, top = columns.min(), rows.min()
+            assert drawn["bbox"] == [left, top, columns.max() + 1 - left, rows.max() + 1 - top]
+            label_map[mask] = VOID if drawn["iscrowd"] else drawn["category_id"]
+        found[photo["file_name"]] = label_map
+    return found
+
+
+@pytest.mark.parametrize("shapes", ["masks", "polygons"])
+@given(label_maps=st.lists(LABEL_MAPS, min_size=1, max_size=3))
+def test_pycocotools_reads_what_is_written(
+    tmp_path_factory: pytest.TempPathFactory, shapes: str, label_maps: list[np.ndarray]
+) -> None:
+    out = tmp_path_factory.mktemp("out")
+    maps = {f"{number}/a.jpg": label_map for number, label_map in enumerate(label_maps)}
+    path = written(out, maps, WriteOptions(shapes, tolerance=0))
+    again = painted_by_pycocotools(path)
+    instances = read_coco(path)
+    assert instances.classes == CLASSES
+    for name, label_map in maps.items():
+        assert np.array_equal(again[name], label_map)
+        assert np.array_equal(instances.drawings[name].label_map(CLASSES), label_map)
+
+
+def test_void_is_a_crowd_of_every_class_in_the_photo(tmp_path: Path) -> None:
+    path = written(tmp_path, {"a.jpg": rich_label_map(), "b.jpg": np.full((2, 2), VOID, np.uint8)})
+    objects = json.loads(path.read_text())["annotations"]
+    crowds = [(drawn["image_id"], drawn["category_id"]) for drawn in objects if drawn["iscrowd"]]
+    assert crowds == [(1, 1), (1, 2), (1, 3), (2, 1)]
+    assert [drawn["id"] for drawn in objects] == list(range(1, len(objects) + 1))
+
+
+def test_the_folder_opens_as_a_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EMAT_HOME", str(tmp_path / "home"))
+    written(tmp_path / "out", {"x/a.jpg": rich_label_map(), "b.jpg": rich_label_map()})
+    dataset = open_dataset(tmp_path / "out")
+    assert (dataset.kind, dataset.classes, dataset.names) == ("coco", CLASSES, ("b.jpg", "x/a.jpg"))
+    assert np.array_equal(dataset.mask("x/a.jpg"), rich_label_map())
+
+
+def test_more_classes_than_a_byte_holds_keep_their_names(tmp_path: Path) -> None:
+    classes = number_classes([f"class {number}" for number in range(300)])
+    label_map = np.array([[0, 254, VOID, 256, 301]], np.uint16)
+    with open_writer("coco", tmp_path, classes) as writer:
+        writer.write("a.jpg", label_map)
+    instances = read_coco(tmp_path / "annotations.json")
+    assert instances.classes == classes
+    assert np.array_equal(instances.drawings["a.jpg"].label_map(classes), label_map)

@@ -8,10 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
+from hypothesis import given
+from PIL import Image, ImageDraw
 
+from emat.datasets.opening import open_dataset
 from emat.errors import EmatError
 from emat.formats.labelme import is_labelme, read_labelme
+from emat.formats.writing import WriteOptions, open_writer
+from emat.images import VOID
+from tests.formats.label_maps import CLASSES, LABEL_MAPS, rich_label_map
 
 
 def write(path: Path, *shapes: dict[str, Any], **others: Any) -> Path:
@@ -78,3 +83,71 @@ def test_an_unknown_shape_is_named(tmp_path: Path) -> None:
     shape = {"label": "cat", "shape_type": "spiral", "points": [[1, 1]]}
     with pytest.raises(EmatError, match="unknown shape type 'spiral'"):
         read_labelme(write(tmp_path / "a.json", shape))
+
+
+def written(out: Path, label_map: np.ndarray, options: WriteOptions, name: str = "x/a.jpg") -> Path:
+    with open_writer("labelme", out, CLASSES, options=options) as writer:
+        writer.write(name, label_map)
+    return out / "x" / "a.json"
+
+
+def parsed(path: Path) -> np.ndarray:
+    """The label map in a LabelMe file, with none of our code: masks as LabelMe pastes them, polygons eight times
+    as large by Pillow, looked up at the middle of every pixel."""
+    content = json.loads(path.read_text())
+    height, width = content["imageHeight"], content["imageWidth"]
+    label_map = np.zeros((height, width), np.uint8)
+    for shape in content["shapes"]:
+        value = VOID if shape["label"] == "__ignore__" else CLASSES.index(shape["label"]) + 1
+        if shape["shape_type"] == "mask":
+            (left, top), (right, bottom) = shape["points"]
+            small = np.array(Image.open(io.BytesIO(base64.b64decode(shape["mask"])))).astype(bool)
+            assert small.shape == (bottom - top + 1, right - left + 1)
+            label_map[top : bottom + 1, left : right + 1][small] = value
+        else:
+            canvas = Image.new("1", (8 * width + 1, 8 * height + 1))
+            ImageDraw.Draw(canvas).polygon([(8 * x, 8 * y) for x, y in shape["points"]], fill=1)
+            label_map[np.asarray(canvas)[4::8, 4::8]] = value
+    return label_map
+
+
+@pytest.mark.parametrize("shapes", ["masks", "polygons"])
+@given(label_map=LABEL_MAPS)
+def test_our_reader_gives_back_what_was_written(
+    tmp_path_factory: pytest.TempPathFactory, shapes: str, label_map: np.ndarray
+) -> None:
+    path = written(tmp_path_factory.mktemp("out"), label_map, WriteOptions(shapes, tolerance=0))
+    assert np.array_equal(read_labelme(path).label_map(CLASSES), label_map)
+
+
+@given(LABEL_MAPS)
+def test_another_parser_reads_the_masks(tmp_path_factory: pytest.TempPathFactory, label_map: np.ndarray) -> None:
+    path = written(tmp_path_factory.mktemp("out"), label_map, WriteOptions("masks"))
+    assert np.array_equal(parsed(path), label_map)
+
+
+def test_another_parser_reads_the_polygons_with_their_holes(tmp_path: Path) -> None:
+    path = written(tmp_path, rich_label_map(), WriteOptions("polygons", tolerance=0))
+    assert np.array_equal(parsed(path), rich_label_map())
+
+
+def test_the_written_folder_opens_as_a_data_set_with_all_classes(tmp_path: Path) -> None:
+    only_dogs = np.where(rich_label_map() == 3, 3, 0).astype(np.uint8)
+    written(tmp_path, only_dogs, WriteOptions(tolerance=0))
+    dataset = open_dataset(tmp_path)
+    assert (dataset.kind, dataset.classes, dataset.names) == ("labelme", CLASSES, ("x/a",))
+    assert np.array_equal(dataset.mask("x/a"), only_dogs)
+
+
+def test_the_photo_is_beside_the_file_or_where_it_is_said_to_be(tmp_path: Path) -> None:
+    with open_writer("labelme", tmp_path / "out", CLASSES) as writer:
+        writer.write("x/a.jpg", rich_label_map())
+        writer.write("x/b.jpg", rich_label_map(), photo_file=tmp_path / "photos" / "b.jpg")
+    assert read_labelme(tmp_path / "out" / "x" / "a.json").photo == "a.jpg"
+    assert read_labelme(tmp_path / "out" / "x" / "b.json").photo == "../../photos/b.jpg"
+
+
+def test_what_is_to_be_ignored_is_void_and_needs_no_class(tmp_path: Path) -> None:
+    corners = [[0, 0], [4, 0], [4, 4], [0, 4]]
+    path = write(tmp_path / "a.json", {"label": "__ignore__", "shape_type": "polygon", "points": corners})
+    assert (painted(path) == VOID).sum() == 16

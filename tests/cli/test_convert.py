@@ -1,0 +1,131 @@
+"""`emat convert` as its users meet it."""
+
+import json
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from emat.cli import main
+from emat.datasets.opening import open_dataset
+from emat.formats.labelme import read_labelme
+from emat.images import VOID, write_indexed_png
+
+FORMATS = ("coco", "labelme", "yolo", "png")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two photos of one name in different folders, with a hole and void."""
+    monkeypatch.setenv("EMAT_HOME", str(tmp_path / "home"))
+    root = tmp_path / "pets"
+    for place, index in (("x/a", 1), ("y/a", 2)):
+        photo = root / "images" / f"{place}.png"
+        photo.parent.mkdir(parents=True)
+        Image.new("RGB", (12, 9), (index, 2, 3)).save(photo)
+        label_map = np.zeros((9, 12), np.uint8)
+        label_map[1:8, 1:8] = index
+        label_map[3:5, 3:5] = 0
+        label_map[:, 11] = VOID
+        write_indexed_png(root / "masks" / f"{place}.png", label_map)
+    (root / "classes.txt").write_text("cat\ndog\n")
+    return root
+
+
+def run(*arguments: object) -> int:
+    with pytest.raises(SystemExit) as caught:
+        main([str(argument) for argument in arguments])
+    return int(caught.value.code or 0)
+
+
+def masks(root: Path) -> dict[str, list[list[int]]]:
+    """Every mask by its photo's folder, void as background, since YOLO has none."""
+    dataset = open_dataset(root)
+    assert dataset.classes == ("cat", "dog")
+    found = {}
+    for name in dataset.names:
+        mask = dataset.mask(name)
+        found[next(part for part in name.split("/") if part in "xy")] = np.where(mask == VOID, 0, mask).tolist()
+    return found
+
+
+@pytest.mark.parametrize("second", FORMATS)
+@pytest.mark.parametrize("first", FORMATS)
+def test_masks_survive_from_any_format_to_any_other(folder: Path, first: str, second: str) -> None:
+    one, two = folder.parent / "one", folder.parent / "two"
+    assert run("convert", folder, "-o", one, "--to", first, "--tolerance", 0, "--copy-photos") == 0
+    assert run("convert", one, "-o", two, "--to", second, "--tolerance", 0, "--copy-photos") == 0
+    assert masks(two) == masks(folder)
+    copied = open_dataset(two)
+    colours = {tuple(copied.image(name)[0, 0].tolist()) for name in copied.names}
+    assert colours == {(1, 2, 3), (2, 2, 3)}
+
+
+def test_photos_are_left_where_they_are_unless_copied(folder: Path) -> None:
+    out = folder.parent / "out"
+    assert run("convert", folder, "-o", out, "--to", "labelme") == 0
+    assert not list(out.rglob("*.png"))
+    drawing = read_labelme(out / "x" / "a.json")
+    assert (out / "x" / drawing.photo).resolve() == folder / "images" / "x" / "a.png"
+
+
+def test_what_cannot_be_read_is_reported_and_left_out(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "masks" / "x" / "a.png").write_bytes(b"no image")
+    out = folder.parent / "out"
+    assert run("convert", folder, "-o", out, "--to", "coco", "--json") == 3
+    printed = capsys.readouterr()
+    assert json.loads(printed.out) == {"out": str(out), "format": "coco", "photos": 1, "left_out": 1}
+    assert "left out x/a" in printed.err
+    assert [photo["file_name"] for photo in json.loads((out / "annotations.json").read_text())["images"]] == ["y/a.png"]
+
+
+def test_a_missing_photo_and_a_mask_of_another_size_are_left_out(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "images" / "x" / "a.png").unlink()
+    Image.new("RGB", (9, 12)).save(folder / "images" / "y" / "a.png")
+    assert run("convert", folder, "-o", folder.parent / "out", "--to", "png") == 3
+    printed = " ".join(capsys.readouterr().err.split())
+    assert "has no photo for x/a" in printed
+    assert "its mask has another size than its photo" in printed
+
+
+def test_masks_alone_in_a_zip_are_converted_without_photos(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = folder.parent / "masks.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.write(folder / "masks" / "x" / "a.png", "SegmentationClass/a.png")
+    assert run("convert", path, "-o", folder.parent / "out", "--to", "coco") == 0
+    content = json.loads((folder.parent / "out" / "annotations.json").read_text())
+    assert [photo["file_name"] for photo in content["images"]] == ["a.jpg"]
+    assert run("convert", path, "-o", folder.parent / "other", "--to", "coco", "--copy-photos") == 2
+    assert "no photos to copy" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--to", "cooc"], "no format 'cooc'"),
+        (["--to", "coco", "--from", "cooc"], "no kind of data set 'cooc'"),
+        (["--to", "yolo", "--shapes", "masks"], "polygons alone"),
+        (["--to", "coco", "--tolerance", "-1"], "tolerance"),
+    ],
+)
+def test_bad_input_is_one_sentence(
+    folder: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], complaint: str
+) -> None:
+    assert run("convert", folder, "-o", folder.parent / "out", *arguments) == 2
+    printed = capsys.readouterr().err
+    assert complaint in printed
+    assert printed.count("\n") == 1
+
+
+def test_the_data_set_itself_is_never_written_into(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("convert", folder, "-o", folder, "--to", "png") == 2
+    assert "is the data set itself" in capsys.readouterr().err
+
+
+def test_the_help_has_an_example(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("convert", "--help") == 0
+    assert "Example: emat convert" in capsys.readouterr().out

@@ -1,0 +1,158 @@
+"""What all writers have in common: names, runs that are interrupted, and refusals."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from emat.errors import EmatError
+from emat.formats.writing import JOURNAL, WRITERS, WriteOptions, open_writer
+from tests.formats.label_maps import CLASSES, rich_label_map
+
+PHOTO = np.full((20, 30, 3), 90, np.uint8)
+NAMES = ("x/a.jpg", "y/a.jpg", "b.png")
+
+
+def files_in(folder: Path) -> dict[str, bytes]:
+    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def write_all(format: str, out: Path, run: str = "") -> None:
+    with open_writer(format, out, CLASSES, run=run) as writer:
+        for name in NAMES:
+            if name not in writer.done():
+                writer.write(name, rich_label_map(), PHOTO)
+
+
+@pytest.mark.parametrize("format", WRITERS)
+def test_an_interrupted_run_continues_and_ends_with_the_same_files(tmp_path: Path, format: str) -> None:
+    write_all(format, tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt), open_writer(format, tmp_path / "broken", CLASSES) as writer:
+        writer.write(NAMES[0], rich_label_map(), PHOTO)
+        raise KeyboardInterrupt
+    with (tmp_path / "broken" / JOURNAL).open("a") as journal:
+        journal.write('{"name": "y/a.jpg", "pla')  # cut off in the middle of a line
+    assert open_writer(format, tmp_path / "broken", CLASSES).done() == {NAMES[0]}
+    write_all(format, tmp_path / "broken")
+    assert files_in(tmp_path / "broken") == files_in(tmp_path / "whole")
+    assert not any(Path(name).name.startswith(".") for name in files_in(tmp_path / "whole"))
+
+
+@pytest.mark.parametrize("format", WRITERS)
+def test_a_killed_process_leaves_whole_files_and_a_run_to_continue(tmp_path: Path, format: str) -> None:
+    program = f"""
+import os, sys
+from pathlib import Path
+import numpy as np
+from emat.formats.writing import open_writer
+writer = open_writer({format!r}, Path(sys.argv[1]), {CLASSES!r})
+writer.write("x/a.jpg", np.ones((20, 30), np.uint8), np.zeros((20, 30, 3), np.uint8))
+os._exit(9)
+"""
+    subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=False)
+    assert open_writer(format, tmp_path, CLASSES).done() == {"x/a.jpg"}
+
+
+@pytest.mark.parametrize("format", sorted(set(WRITERS) - {"coco"}))
+def test_a_file_that_was_removed_is_not_done(tmp_path: Path, format: str) -> None:
+    writer = open_writer(format, tmp_path, CLASSES)
+    for name in NAMES:
+        writer.write(name, rich_label_map(), PHOTO)
+    (tmp_path / writer.place(NAMES[1])).unlink()
+    assert open_writer(format, tmp_path, CLASSES).done() == {NAMES[0], NAMES[2]}
+
+
+def test_other_runs_are_not_continued(tmp_path: Path) -> None:
+    open_writer("png", tmp_path, CLASSES, run="one").write("a.jpg", rich_label_map())
+    assert open_writer("png", tmp_path, CLASSES, run="one").done() == {"a.jpg"}
+    assert open_writer("png", tmp_path, CLASSES, run="two").done() == set()
+    open_writer("png", tmp_path, CLASSES).write("a.jpg", rich_label_map())
+    assert open_writer("png", tmp_path, CLASSES[:2]).done() == set()
+
+
+def test_a_complete_run_is_not_continued_but_made_anew(tmp_path: Path) -> None:
+    write_all("coco", tmp_path)
+    assert open_writer("coco", tmp_path, CLASSES).done() == set()
+
+
+@pytest.mark.parametrize("format", WRITERS)
+@pytest.mark.parametrize(
+    "name", ["../a.jpg", "/a.jpg", "x/../../a.jpg", "..\\a.jpg", "C:\\a.jpg", "", "x//a.jpg", ".."]
+)
+def test_no_name_leads_out_of_the_folder(tmp_path: Path, format: str, name: str) -> None:
+    writer = open_writer(format, tmp_path / "out", CLASSES)
+    with pytest.raises(EmatError, match="leads out of the photo folder"):
+        writer.write(name, rich_label_map(), PHOTO)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize("format", ["png", "labelme", "yolo", "overlay"])
+def test_photos_that_differ_in_their_suffix_alone_are_refused(tmp_path: Path, format: str) -> None:
+    writer = open_writer(format, tmp_path, CLASSES)
+    writer.write("a.jpg", rich_label_map(), PHOTO)
+    writer.write("a.jpg", rich_label_map(), PHOTO)  # the same photo once more is no other
+    with pytest.raises(EmatError, match=r"a\.jpg and a\.png would both be written"):
+        writer.write("a.png", rich_label_map(), PHOTO)
+
+
+@pytest.mark.parametrize(
+    ("label_map", "complaint"),
+    [
+        (np.full((20, 30), 4, np.uint8), "has class 4, but there are 3 classes"),
+        (np.zeros((20, 31), np.uint8), "is 31 x 20 but its photo is 30 x 20"),
+        (np.zeros((20, 30), np.float32), "must be"),
+        (np.zeros((20, 30, 1), np.uint8), "must be"),
+        (np.zeros((0, 30), np.uint8), "must be"),
+    ],
+)
+def test_label_maps_that_cannot_be_are_refused(tmp_path: Path, label_map: np.ndarray, complaint: str) -> None:
+    with pytest.raises(EmatError, match=complaint):
+        open_writer("png", tmp_path, CLASSES).write("a.jpg", label_map, PHOTO)
+
+
+@pytest.mark.parametrize(
+    ("classes", "complaint"),
+    [
+        ([], "no classes"),
+        (["cat", "cat"], "'cat' is named twice"),
+        (["void"], "stands for no class"),
+        (["Background"], "stands for no class"),
+        ([" cat"], "cannot be written"),
+        (["cat\ndog"], "cannot be written"),
+    ],
+)
+def test_class_names_that_cannot_be_written_are_refused(tmp_path: Path, classes: list[str], complaint: str) -> None:
+    with pytest.raises(EmatError, match=complaint):
+        open_writer("png", tmp_path, classes)
+
+
+def test_pictures_need_the_photo(tmp_path: Path) -> None:
+    for format in ("overlay", "sheet"):
+        with pytest.raises(EmatError, match="shows the photos"):
+            open_writer(format, tmp_path / format, CLASSES).write("a.jpg", rich_label_map())
+
+
+def test_formats_options_and_places_that_are_not_there_are_named(tmp_path: Path) -> None:
+    with pytest.raises(EmatError, match="no format 'jpeg'; the formats are png, coco"):
+        open_writer("jpeg", tmp_path, CLASSES)
+    with pytest.raises(EmatError, match="masks or polygons"):
+        WriteOptions("circles")
+    for tolerance in (-1.0, float("nan"), float("inf")):
+        with pytest.raises(EmatError, match="tolerance"):
+            WriteOptions(tolerance=tolerance)
+    with pytest.raises(EmatError, match="a file's name"):
+        open_writer("coco", tmp_path / "annotations.json", CLASSES)
+    (tmp_path / "taken").write_text("")
+    for out in (tmp_path / "taken", tmp_path / "taken" / "below"):
+        with pytest.raises(EmatError, match="taken"):
+            open_writer("png", out, CLASSES)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may write anywhere")
+def test_a_folder_that_may_not_be_written_is_named(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(EmatError, match="cannot be written"):
+        open_writer("png", tmp_path / "out", CLASSES)
