@@ -45,7 +45,7 @@ def test_the_first_thirty_six_classes_have_colours_of_their_own() -> None:
     assert len({colour_of(index) for index in range(1, 37)}) == 36
 
 
-def test_tiny_photos_and_hundreds_of_classes_can_be_drawn(tmp_path: Path) -> None:
+def test_tiny_photos_and_hundreds_of_classes_can_be_drawn() -> None:
     names = {index: f"a rather long name {index}" for index in range(1, 255)}
     for height, width in ((1, 1), (3, 40), (40, 3), (64, 64)):
         label_map = (np.arange(height * width).reshape(height, width) % 256).astype(np.uint8)
