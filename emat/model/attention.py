@@ -5,6 +5,7 @@ layer's hot path: it walks the query tokens in chunks - correlate, project, atte
 correlation (289 MB at the paper's size) never exists as a whole; its backward pass makes each chunk again.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch import Tensor
 from emat.device import workspace_bytes
 
 ATTENTION_HEADS = 8
+LOG2_E = 1 / math.log(2)
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -21,13 +23,21 @@ def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
     Logits are not scaled. With no key at all the attended values are zero.
     """
-    q, k, v = (_by_head(part) for part in (q, k, v))  # (heads, n, e, t)
-    return (v @ _weights(q, k).transpose(2, 3)).transpose(1, 2).flatten(0, 1)
+    if k.shape[2] == 0:
+        return torch.zeros_like(q)
+    v = torch.cat([v.unflatten(0, (ATTENTION_HEADS, -1)), v.new_ones(ATTENTION_HEADS, 1, *v.shape[1:])], dim=1)
+    q, k, v = _by_head(q), _by_head(k), v.transpose(1, 2)  # (heads, n, e, t); v has a row of ones more
+    summed = v @ _exponentials(q, k).transpose(2, 3)  # (heads, n, e + 1, t_d), the last row the softmax's denominator
+    return (summed[:, :, :-1] / summed[:, :, -1:]).transpose(1, 2).flatten(0, 1)
 
 
-def _weights(q: Tensor, k: Tensor) -> Tensor:
-    """(heads, n, e, t_d), (heads, n, e, t) -> (heads, n, t_d, t)."""
-    return (q.transpose(2, 3) @ k).softmax(dim=-1)
+def _exponentials(q: Tensor, k: Tensor) -> Tensor:
+    """The softmax's numerators, from (heads, n, e, t_d) and (heads, n, e, t): (heads, n, t_d, t).
+
+    On a CPU exp2 takes a third of exp's time, and a denominator divides t_d outputs more cheaply than t_d * t weights.
+    """
+    logits = (LOG2_E * q).transpose(2, 3) @ k
+    return logits.sub_(logits.detach().amax(dim=3, keepdim=True)).exp2_()
 
 
 def _by_head(x: Tensor) -> Tensor:
@@ -205,13 +215,14 @@ def _correlate_backward(
 def _attend_backward(
     q: Tensor, k: Tensor, v: Tensor, attended: Tensor, d_attended: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of `attend`, its weights made again; shapes as there."""
+    """Gradients of `attend`, its exponentials made again; shapes as there."""
     q, k, v, out, d_out = (_by_head(part) for part in (q, k, v, attended, d_attended))
-    weights = _weights(q, k)
-    d_v = d_out @ weights  # (heads, n, e, t)
+    exponentials = _exponentials(q, k)
+    d_out = d_out / exponentials.sum(dim=3).unsqueeze(2)  # (heads, n, e, t_d): from here on no weight needs dividing
+    d_v = d_out @ exponentials  # (heads, n, e, t)
     # The softmax's backward needs sum_t(weight * d_weight), which equals the inner product of output and its gradient.
     inner = (out * d_out).sum(dim=2).unsqueeze(3)  # (heads, n, t_d, 1)
-    d_logits = (d_out.transpose(2, 3) @ v).sub_(inner).mul_(weights)  # (heads, n, t_d, t)
+    d_logits = (d_out.transpose(2, 3) @ v).sub_(inner).mul_(exponentials)  # (heads, n, t_d, t)
     d_q = k @ d_logits.transpose(2, 3)
     d_k = q @ d_logits
     d_q, d_k, d_v = (grad.transpose(1, 2).flatten(0, 1) for grad in (d_q, d_k, d_v))

@@ -118,7 +118,7 @@ class _Chain:
             f[:, part] = chunk
         self.norm_f.fit()
         for part in self._parts():
-            z = torch.addmm(self.norm_x(out[:, part]), self.w_2, self.norm_f(f[:, part]).relu_())
+            z, _ = self._z(out[:, part], f[:, part])
             self.norm_z.add(z)
             out[:, part] = z
         self.norm_z.fit()
@@ -133,10 +133,14 @@ class _Chain:
         norm_grads: dict[ChunkedGroupNorm, tuple[Tensor, Tensor]] = {}
 
         for part in self._parts():
-            self.norm_z.add_gradient(grad[:, part], self._z(self._x(part))[0])
+            x = self._x(part)
+            f = self._f(x)
+            self.norm_z.add_gradient(grad[:, part], self._z(x, f)[0])
+            wide[:, part], narrow[:, part] = x, f  # these buffers are free until the next pass, which needs both
         norm_grads[self.norm_z] = self.norm_z.fit_gradient()
         for part in self._parts():
-            z, f, hidden = self._z(self._x(part))
+            f = narrow[:, part]
+            z, hidden = self._z(wide[:, part], f)
             dz = self.norm_z.gradient(grad[:, part], z)
             d_2.addmm_(dz, hidden.T)
             d_hidden = _through_relu(self.w_2.T @ dz, hidden)
@@ -180,12 +184,10 @@ class _Chain:
         flat = (grad for norm in self.norms for grad in ((None, None) if norm is None else norm_grads[norm]))
         return narrow, wide, (d_g, d_1, d_2, *flat)
 
-    def _z(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """z, f and relu(norm_f(f)) of a chunk."""
-        y = self.norm_x(x)
-        f = self.w_1 @ y
+    def _z(self, x: Tensor, f: Tensor) -> tuple[Tensor, Tensor]:
+        """z and relu(norm_f(f)) of a chunk."""
         hidden = self.norm_f(f).relu_()
-        return y.addmm_(self.w_2, hidden), f, hidden
+        return self.norm_x(x).addmm_(self.w_2, hidden), hidden
 
 
 def _through_relu(grad: Tensor, activated: Tensor) -> Tensor:
