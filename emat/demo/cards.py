@@ -51,12 +51,12 @@ def example_card(example: Example, classes: Sequence[str]) -> ExampleCard:
 
 def answer_card(title: str, prediction: Prediction) -> AnswerCard:
     """The answer to one question."""
-    found = [f"{name}, {share:.0%} of the photo" for name, _, share in prediction.found()]
+    found = [f"{name} on {share:.0%} of it" for name, _, share in prediction.found()]
     return AnswerCard(
         title=title,
         photo=Image.fromarray(prediction.photo),
         picture=draw_overlay(prediction.photo, prediction.label_map, {}, legend=False),
-        verdict="; ".join(found) if found else "nothing: an empty mask",
+        verdict=", ".join(found) if found else "nothing: an empty mask",
         scores=tuple(
             Score(name, value, name in prediction.present, colour_of(index))
             for index, (name, value) in enumerate(prediction.scores.items(), start=1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from emat.images import Pixels, resize_mask, resize_photo
+from emat.inference.encodings import moved_to
 from emat.inference.example import Example, MaskedPhoto
 
 THUMBNAIL_SIDE = 160
@@ -51,10 +52,7 @@ class FittedExample:
 
     def to(self, device: torch.device) -> FittedExample:
         """The same with its encodings on `device`."""
-        moved = {
-            name: replace(encoding, **{f.name: getattr(encoding, f.name).to(device) for f in fields(encoding)})
-            for name, encoding in self.encodings.items()
-        }
+        moved = {name: moved_to(device, encoding) for name, encoding in self.encodings.items()}
         return replace(self, encodings=moved)
 
 

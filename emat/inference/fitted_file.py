@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,17 +10,14 @@ import torch
 from torch import Tensor
 
 from emat.errors import EmatError
+from emat.inference.encodings import kind_of, pack, unpack
 from emat.inference.fitted import FittedExample, Thumbnail
 from emat.inference.heads import Head, head_from
-from emat.model import SupportEncoding
 from emat.tensor_files import load_safetensors, read_metadata, write_tensors
 
 FORMAT = "emat-segmenter"
 VERSION = 1
 HEAD = "head."
-
-# The support encodings that can be kept, by the name that a file calls them: dataclasses whose fields are tensors.
-ENCODINGS: dict[str, type[Any]] = {"correlation": SupportEncoding}
 
 
 @dataclass(frozen=True)
@@ -44,11 +41,10 @@ def write_fitted(path: Path, head: Head, examples: Sequence[FittedExample], thum
     listed = []
     for place, example in enumerate(examples):
         small = example.thumbnail if thumbnails else None
-        kinds = [_kind(encoding) for encoding in example.encodings.values()]
+        kinds = [kind_of(encoding) for encoding in example.encodings.values()]
         listed.append({"name": example.name, "classes": list(example.classes), "encodings": kinds})
         for number, (class_name, encoding) in enumerate(example.encodings.items()):
-            for field in fields(encoding):
-                tensors[f"example.{place}.{number}.{field.name}"] = getattr(encoding, field.name)
+            tensors.update({f"example.{place}.{number}.{part}": value for part, value in pack(encoding).items()})
             if small is not None:
                 tensors[f"example.{place}.{number}.thumbnail"] = torch.from_numpy(small.masks[class_name])
         if small is not None:
@@ -86,17 +82,11 @@ def _example(entry: Mapping[str, Any], place: int, tensors: Mapping[str, Tensor]
     classes = [str(name) for name in entry["classes"]]
     encodings = {}
     for number, (name, kind) in enumerate(zip(classes, entry["encodings"], strict=True)):
-        form = ENCODINGS[kind]
-        encodings[name] = form(**{f.name: tensors[f"example.{place}.{number}.{f.name}"] for f in fields(form)})
+        start = f"example.{place}.{number}."
+        own = {key.removeprefix(start): value for key, value in tensors.items() if key.startswith(start)}
+        encodings[name] = unpack(kind, own)
     small = None
     if f"example.{place}.thumbnail" in tensors:
         masks = {name: tensors[f"example.{place}.{number}.thumbnail"].numpy() for number, name in enumerate(classes)}
         small = Thumbnail(tensors[f"example.{place}.thumbnail"].numpy(), masks)
     return FittedExample(str(entry["name"]), encodings, small)
-
-
-def _kind(encoding: Any) -> str:
-    for kind, form in ENCODINGS.items():
-        if type(encoding) is form:
-            return kind
-    raise EmatError(f"a segmenter whose examples are kept as {type(encoding).__name__} cannot be saved")

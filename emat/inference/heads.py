@@ -1,5 +1,7 @@
 """Heads by name or file: the one that comes with the package, the published ones, what was trained or imported here.
 
+A method that needs no training goes by its own name: its head is empty.
+
 A head file says all that is needed to predict with it: its method and channels, the backbone and image size it was
 trained with (`backbone`, `image_size`), and the thresholds that suit it (`threshold`, or `presence_threshold` and
 `mask_threshold` apart).
@@ -13,16 +15,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from emat.backbone import build_backbone
+from emat.backbone import Backbone
 from emat.backbone.home import head_file
 from emat.backbone.registry import find_backbone
-from emat.device import choose_device
 from emat.errors import EmatError
+from emat.inference.methods import METHODS, build_method
 from emat.inference.prediction import Thresholds
 from emat.method import PAPER_THRESHOLD, Method
-from emat.model import FORMS, build, load_public
 from emat.model.checkpoint import head_tensors, identify
-from emat.model.few_shot import CorrelationMethod
 from emat.tensor_files import read_metadata, read_tensors
 
 DEFAULT_HEAD = "default"
@@ -40,13 +40,10 @@ class Head:
     thresholds: Thresholds
     tensors: Mapping[str, Tensor]
 
-    def build(self, device: str | torch.device | None = None) -> CorrelationMethod:
+    def build(self, device: str | torch.device | None = None) -> Method:
         """The method, ready to predict on `device`."""
-        extractor = build_backbone(self.backbone, device=choose_device(device))
-        network = build(self.method, extractor.channels)
-        load_public(network, self.tensors)
-        network.to(next(extractor.parameters()).device)
-        method = CorrelationMethod(extractor, network, self.image_size)
+        method = build_method(self.method, self.backbone, image_size=self.image_size, device=device)
+        method.load_trained_weights(self.tensors)
         return method.requires_grad_(False).eval()
 
     def metadata(self) -> dict[str, str]:
@@ -86,12 +83,20 @@ def bundled_head() -> Path:
 
 
 def known_heads() -> list[str]:
-    """The names that `find_head` finds here."""
-    return [DEFAULT_HEAD, *sorted(path.stem for path in head_file("any").parent.glob("*.safetensors"))]
+    """The names that `load_head` takes here."""
+    kept = sorted(path.stem for path in head_file("any").parent.glob("*.safetensors"))
+    return [DEFAULT_HEAD, *kept, *(name for name in METHODS if is_training_free(name))]
+
+
+def is_training_free(name: str | Path) -> bool:
+    """Whether `name` is a method that needs no head."""
+    return str(name) in METHODS and not METHODS[str(name)].needs_training
 
 
 def load_head(name: str | Path, backbone: str | None = None) -> Head:
     """The head `name`; `backbone` only where its file does not say which it was trained with."""
+    if is_training_free(name):
+        return head_from({}, {"method": str(name), "backbone": backbone or METHODS[str(name)].default_backbone}, name)
     path = find_head(name)
     tensors = read_tensors(path)
     metadata = read_metadata(path) if _is_safetensors(path) else {}
@@ -99,11 +104,11 @@ def load_head(name: str | Path, backbone: str | None = None) -> Head:
     return head_from(head_tensors(tensors), {**metadata, "backbone": backbone or stated or ""}, path)
 
 
-def head_from(tensors: Mapping[str, Tensor], metadata: Mapping[str, str], path: Path) -> Head:
+def head_from(tensors: Mapping[str, Tensor], metadata: Mapping[str, str], path: str | Path) -> Head:
     """The head with these tensors, which came from `path`."""
     method = metadata.get("method") or identify(tensors)
-    if method not in FORMS:
-        raise EmatError(f"{path} holds a head of method {method!r}, which is none of {', '.join(FORMS)}")
+    if method not in METHODS:
+        raise EmatError(f"{path} holds a head of method {method!r}, which is none of {', '.join(METHODS)}")
     if not metadata.get("backbone"):
         raise EmatError(f"{path} does not say which backbone its head was trained with; name it: backbone='dinov2-s'")
     backbone = find_backbone(metadata["backbone"])
@@ -129,12 +134,7 @@ def _is_safetensors(path: Path) -> bool:
 
 def head_of(method: Method, thresholds: Thresholds) -> Head:
     """The head inside a method that was built here."""
-    if not isinstance(method, CorrelationMethod) or method.backbone.spec is None:
-        raise EmatError(f"a segmenter with the method {method.name!r} cannot be saved; methods are {', '.join(FORMS)}")
-    return Head(
-        method=method.network.method,
-        backbone=method.backbone.spec.name,
-        image_size=method.preparation.image_size,
-        thresholds=thresholds,
-        tensors=method.network.state_dict(),
-    )
+    backbone = getattr(method, "backbone", None)
+    if method.name not in METHODS or not isinstance(backbone, Backbone) or backbone.spec is None:
+        raise EmatError(f"a segmenter with the method {method.name!r} cannot be saved; use one of {', '.join(METHODS)}")
+    return Head(method.name, backbone.spec.name, method.preparation.image_size, thresholds, method.trained_weights())

@@ -16,7 +16,7 @@ from emat.images import Pixels, Source, read_photo
 from emat.inference.example import Example
 from emat.inference.fitted import FittedExample, thumbnail
 from emat.inference.fitted_file import is_fitted, read_fitted, write_fitted
-from emat.inference.heads import find_head, head_of, load_head
+from emat.inference.heads import find_head, head_of, is_training_free, load_head
 from emat.inference.photos import READ_AHEAD, detail_size, prepared, read_ahead
 from emat.inference.prediction import Prediction, Thresholds
 from emat.inference.tiling import Tiles, View, check_tiles, views
@@ -63,11 +63,10 @@ class Segmenter:
 
         `backbone` is needed only for a head whose file does not say what it was trained with.
         """
-        path = find_head(source)
-        if not is_fitted(path):
+        if is_training_free(source) or not is_fitted(find_head(source)):
             head = load_head(source, backbone)
             return cls(head.build(device), head.thresholds, tiles)
-        fitted = read_fitted(path)
+        fitted = read_fitted(find_head(source))
         segmenter = cls(fitted.head.build(device), fitted.head.thresholds, tiles)
         segmenter._examples = tuple(example.to(segmenter.device) for example in fitted.examples)
         return segmenter

@@ -1,0 +1,144 @@
+"""`emat fit` as its users meet it."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from emat import Segmenter
+from emat.cli import main
+from emat.formats.writing import open_writer
+from emat.images import write_indexed_png
+
+
+def run(*arguments: object) -> int:
+    with pytest.raises(SystemExit) as caught:
+        main([str(argument) for argument in arguments])
+    return int(caught.value.code or 0)
+
+
+@pytest.fixture
+def pets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Three photos with masks: cat, dog, both."""
+    monkeypatch.setenv("EMAT_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("COLUMNS", "120")
+    root, random = tmp_path / "pets", np.random.default_rng(0)
+    (root / "images").mkdir(parents=True)
+    for name, values in (("a", (1,)), ("b", (2,)), ("c", (1, 2))):
+        Image.fromarray(random.integers(0, 255, (30, 40, 3), np.uint8)).save(root / "images" / f"{name}.jpg")
+        mask = np.zeros((30, 40), np.uint8)
+        for place, value in enumerate(values):
+            mask[5:25, 15 * place : 15 * place + 12] = value
+        write_indexed_png(root / "masks" / f"{name}.png", mask)
+    (root / "classes.txt").write_text("cat\ndog\n")
+    return root
+
+
+def test_a_folder_becomes_one_file(pets: Path, tiny_head: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = pets.parent / "new" / "pets.emat"
+    assert run("fit", pets, "-o", out, "--model", tiny_head) == 0
+    printed = capsys.readouterr().out
+    assert "cat" in printed
+    assert "pets.emat" in printed.replace("\n", "")
+    fitted = Segmenter.load(out)
+    assert fitted.classes_ == ("cat", "dog")
+    assert [example.name for example in fitted.examples_] == ["a", "b", "c"]
+
+
+def test_classes_and_shots_limit_what_is_shown(pets: Path, tiny_head: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = pets.parent / "dogs.emat"
+    assert run("fit", pets, "-o", out, "--model", tiny_head, "--classes", "dog", "--shots", "1", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == {"file": str(out), "examples": 1, "classes": {"dog": 1}}
+
+
+@pytest.mark.parametrize("format", ["coco", "labelme", "yolo"])
+def test_other_formats_show_the_same(
+    pets: Path, tiny_head: Path, format: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Written as another format with its photos beside it, the examples are the same."""
+    from emat.datasets.opening import open_dataset
+
+    source, copy = open_dataset(pets), pets.parent / format
+    with open_writer(format, copy, source.classes) as writer:
+        for name in source.names:
+            photo = pets / "images" / f"{name}.jpg"
+            place = copy / writer.photo_place(f"{name}.jpg")
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_bytes(photo.read_bytes())
+            writer.write(f"{name}.jpg", source.mask(name), source.image(name), place)
+    out = pets.parent / f"{format}.emat"
+    where = next(copy.rglob("*.json")) if format == "coco" else copy
+    assert run("fit", where, "-o", out, "--model", tiny_head, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["classes"] == {"cat": 2, "dog": 2}
+
+
+def test_one_photo_with_its_masks(pets: Path, tiny_head: Path) -> None:
+    out = pets.parent / "one.emat"
+    photo, mask = pets / "images" / "a.jpg", pets / "masks" / "a.png"
+    assert run("fit", photo, "--mask", f"cat={mask}", "--mask", "dog=1,2,30,20", "-o", out, "--model", tiny_head) == 0
+    assert Segmenter.load(out).classes_ == ("cat", "dog")
+
+
+@pytest.mark.parametrize(
+    ("change", "arguments", "sentence"),
+    [
+        (lambda root: None, ("--classes", "cow"), "has no class 'cow'; its classes are cat, dog"),
+        (lambda root: (root / "classes.txt").write_text("cat\nCat\n"), (), "is also written"),
+        (lambda root: (root / "images" / "a.jpg").write_bytes(b""), (), "a.jpg is empty (0 bytes)"),
+        (
+            lambda root: Image.new("L", (8, 8), 1).save(root / "masks" / "a.png"),
+            (),
+            "8 x 8 pixels but its photo is 40 x 30",
+        ),
+        (lambda root: [path.unlink() for path in (root / "masks").iterdir()], (), "layout"),
+        (lambda root: (root / "classes.txt").unlink(), (), "has no classes.txt"),
+    ],
+)
+def test_what_is_wrong_is_one_sentence_and_code_2(
+    pets: Path,
+    tiny_head: Path,
+    change: Callable[[Path], object],
+    arguments: tuple[str, ...],
+    sentence: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    change(pets)
+    out = pets.parent / "pets.emat"
+    assert run("fit", pets, "-o", out, "--model", tiny_head, *arguments) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("emat: ")
+    assert said.count("\n") == 1
+    assert sentence in said
+    assert not out.exists()
+
+
+def test_unreadable_json_is_named(pets: Path, tiny_head: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bad = pets / "instances.json"
+    bad.write_text('{"images": [')
+    assert run("fit", bad, "-o", pets / "x.emat", "--model", tiny_head) == 2
+    assert "instances.json" in capsys.readouterr().err
+
+
+def test_an_unwritable_output_is_refused_before_the_work(
+    pets: Path, tiny_head: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (pets / "file").touch()
+    assert run("fit", pets, "-o", pets / "file" / "x.emat", "--model", tiny_head) == 2
+    assert "cannot be written" in capsys.readouterr().err
+    assert run("fit", pets, "-o", pets, "--model", tiny_head) == 2
+    assert "is a folder; name the file to write" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [((), "say what it shows: --mask cat=cat_mask.png"), (("--mask", "cat"), "write CLASS=MASK")],
+)
+def test_a_photo_without_a_readable_mask_is_refused(
+    pets: Path, tiny_head: Path, arguments: tuple[str, ...], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    photo = pets / "images" / "a.jpg"
+    assert run("fit", photo, "-o", pets / "x.emat", "--model", tiny_head, *arguments) == 2
+    assert sentence in capsys.readouterr().err

@@ -1,0 +1,181 @@
+"""`emat predict` as its users meet it."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from emat import Example, Segmenter
+from emat.cli import main
+from emat.formats.writing import open_writer
+
+
+def run(*arguments: object) -> int:
+    with pytest.raises(SystemExit) as caught:
+        main([str(argument) for argument in arguments])
+    return int(caught.value.code or 0)
+
+
+@pytest.fixture(scope="module")
+def fitted(tiny_head: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("fitted") / "pets.emat"
+    photo = np.random.default_rng(0).integers(0, 255, (30, 40, 3), np.uint8)
+    Segmenter.load(tiny_head).fit([Example(photo, {"cat": (5, 5, 30, 25), "dog": (20, 0, 40, 30)})]).save(path)
+    return path
+
+
+@pytest.fixture
+def album(tmp_path: Path) -> Path:
+    random = np.random.default_rng(1)
+    for name, size in (("a.jpg", (20, 30)), ("b.png", (64, 48)), ("deep/c.jpg", (33, 10))):
+        path = tmp_path / "album" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(random.integers(0, 255, (*size, 3), np.uint8)).save(path)
+    return tmp_path / "album"
+
+
+def _masks(out: Path) -> dict[str, bytes]:
+    found = {path.relative_to(out).as_posix(): path for path in out.rglob("*.png")}
+    return {name: np.asarray(Image.open(path)).tobytes() for name, path in found.items()}
+
+
+def test_a_folder_of_photos_becomes_masks_at_their_own_size(fitted: Path, album: Path, tmp_path: Path) -> None:
+    assert run("predict", fitted, album, "-o", tmp_path / "out") == 0
+    for name, size in (("a", (30, 20)), ("b", (48, 64)), ("deep/c", (10, 33))):
+        mask = Image.open(tmp_path / "out" / "masks" / f"{name}.png")
+        assert (mask.mode, mask.size) == ("P", size)
+    segmenter = Segmenter.load(fitted)
+    expected = segmenter.predict(album / "b.png")
+    assert np.array_equal(np.asarray(Image.open(tmp_path / "out" / "masks" / "b.png")), expected.label_map)
+    with (tmp_path / "out" / "scores.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["photo"] for row in rows] == ["a.jpg", "b.png", "deep/c.jpg"]
+    assert float(rows[1]["dog"]) == pytest.approx(expected.scores["dog"], abs=1e-4)
+
+
+@pytest.mark.parametrize("format", ["png", "coco", "labelme", "yolo", "overlay", "sheet"])
+def test_every_format_can_be_asked_for(fitted: Path, album: Path, tmp_path: Path, format: str) -> None:
+    assert run("predict", fitted, album / "a.jpg", "-o", tmp_path / "out", "--format", format) == 0
+    assert len([path for path in (tmp_path / "out").rglob("*") if path.is_file()]) >= 2
+
+
+def test_results_are_the_same_one_by_one_and_together(fitted: Path, album: Path, tmp_path: Path) -> None:
+    assert run("predict", fitted, album / "a.jpg", album / "b.png", album / "deep/c.jpg", "-o", tmp_path / "all") == 0
+    for name in ("a.jpg", "b.png", "deep/c.jpg"):
+        assert run("predict", fitted, album / name, "-o", tmp_path / "one") == 0
+    assert _masks(tmp_path / "all") == _masks(tmp_path / "one")
+
+
+def test_bad_photos_are_reported_and_skipped_with_code_3(
+    fitted: Path, album: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (album / "empty.jpg").touch()
+    (album / "cut.jpg").write_bytes((album / "a.jpg").read_bytes()[:300])
+    (album / "text.png").write_text("not a photo")
+    assert run("predict", fitted, album, album / "gone.jpg", "-o", tmp_path / "out", "--json") == 3
+    printed = capsys.readouterr()
+    summary = json.loads(printed.out)
+    assert (summary["photos"], summary["predicted"]) == (7, 3)
+    assert [Path(one["photo"]).name for one in summary["skipped"]] == ["cut.jpg", "empty.jpg", "text.png", "gone.jpg"]
+    assert len(printed.err.splitlines()) == 4, "one sentence each"
+    assert set(_masks(tmp_path / "out")) == {"masks/a.png", "masks/b.png", "masks/deep/c.png"}
+
+
+def test_an_interrupted_run_continues_where_it_stopped(fitted: Path, tmp_path: Path) -> None:
+    album, out = tmp_path / "many", tmp_path / "out"
+    album.mkdir()
+    random = np.random.default_rng(2)
+    for number in range(60):
+        Image.fromarray(random.integers(0, 255, (40, 40, 3), np.uint8)).save(album / f"{number:02d}.png")
+    arguments = [sys.executable, "-m", "emat", "predict", str(fitted), str(album), "-o", str(out)]
+    process = subprocess.Popen(arguments, env={**os.environ, "OMP_NUM_THREADS": "1"}, stderr=subprocess.PIPE)
+    deadline = time.monotonic() + 60
+    while len(list(out.rglob("masks/*.png"))) < 3 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said.decode()
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("masks/*.png")}
+    assert 3 <= len(before) < 60
+    assert run("predict", fitted, album, "-o", out) == 0
+    after = {path: path.stat().st_mtime_ns for path in out.rglob("masks/*.png")}
+    assert len(after) == 60
+    redone = [path for path in before if after[path] != before[path]]
+    assert len(redone) <= 1, "at most the photo that was being written"
+    with (out / "scores.csv").open() as file:
+        assert sorted(row["photo"] for row in csv.DictReader(file)) == [f"{number:02d}.png" for number in range(60)]
+
+
+def test_thresholds_can_be_given(fitted: Path, album: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert run("predict", fitted, album, "-o", out, "--presence", "0", "--threshold", "0") == 0
+    assert all(0 not in mask for mask in _masks(out).values())
+    assert run("predict", fitted, album, "-o", out, "--presence", "1") == 0
+    assert all(not any(mask) for mask in _masks(out).values())
+
+
+def test_what_another_segmenter_left_unfinished_is_not_continued(fitted: Path, album: Path, tmp_path: Path) -> None:
+    out, foreign = tmp_path / "out", np.full((20, 30), 2, np.uint8)
+
+    def interrupted() -> None:
+        with open_writer("png", out, ["cat", "dog"], run="another segmenter") as writer:
+            writer.write("a.jpg", foreign)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert run("predict", fitted, album, "-o", out, "--presence", "1") == 0
+    assert not any(_masks(out)["masks/a.png"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--format", "gif"), "there is no format 'gif'"),
+        (("--tiles", "few"), "--tiles is auto or a number"),
+        (("--presence", "7"), "presence threshold is a probability between 0 and 1, not 7"),
+        (("--device", "abacus"), "there is no device 'abacus'"),
+    ],
+)
+def test_wrong_options_are_one_sentence(
+    fitted: Path,
+    album: Path,
+    tmp_path: Path,
+    arguments: tuple[str, str],
+    sentence: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run("predict", fitted, album, "-o", tmp_path / "out", *arguments) == 2
+    said = capsys.readouterr().err
+    assert sentence in said
+    assert said.count("\n") == 1
+
+
+def test_a_head_a_missing_file_and_an_unwritable_folder_are_refused(
+    fitted: Path, tiny_head: Path, album: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("predict", tiny_head, album, "-o", tmp_path / "out") == 2
+    assert "is a head that knows no class yet" in capsys.readouterr().err
+    assert run("predict", tmp_path / "no.emat", album, "-o", tmp_path / "out") == 2
+    assert "does not exist; make it with `emat fit" in capsys.readouterr().err
+    (tmp_path / "file").touch()
+    assert run("predict", fitted, album, "-o", tmp_path / "file" / "out") == 2
+    assert "cannot be written" in capsys.readouterr().err
+
+
+def test_the_progress_of_a_long_run_says_how_long_it_will_take(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from emat.cli import progress
+
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0.0)
+    assert list(progress.follow(range(3), 3, "photos predicted")) == [0, 1, 2]
+    assert "photos predicted: 2 of 3, about 0 s left" in capsys.readouterr().err

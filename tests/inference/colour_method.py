@@ -1,0 +1,64 @@
+"""A method whose answers can be told beforehand: a class is a colour. Everything around it is the real thing."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from emat.method import PAPER_THRESHOLD, Decision, Features, Losses, LossWeights, Method, Preparation
+
+
+@dataclass(frozen=True)
+class Colour:
+    value: Tensor  # (3,)
+
+
+class ColourMethod(Method):
+    """A pixel belongs to a class as much as its colour is like the mean colour under the mask."""
+
+    name = "colour"
+
+    def __init__(self, image_size: int = 32) -> None:
+        super().__init__()
+        self.preparation = Preparation(image_size, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
+        self.sharpness = nn.Parameter(torch.tensor(2.0), requires_grad=False)
+        self.encoded = 0  # photos that went through `features`
+
+    def features(self, pixels: Tensor) -> list[Features]:
+        self.encoded += len(pixels)
+        return [Features((image,), (image.shape[1], image.shape[2])) for image in pixels]
+
+    def encode_query(self, features: Features) -> Tensor:
+        return features.tensors[0]  # (3, S, S)
+
+    def encode_support(self, features: Features, mask: Tensor) -> Colour:
+        image = features.tensors[0]
+        inside = F.interpolate(mask[None, None].float(), image.shape[1:], mode="area")[0, 0]
+        return Colour((image * inside).sum(dim=(1, 2)) / inside.sum())
+
+    def compare(self, query: Tensor, supports: Sequence[Colour]) -> list[Tensor]:
+        distances = [(query - support.value[:, None, None]).abs().amax(dim=0) for support in supports]
+        return [(1 - self.sharpness * distance).clamp(0, 1) for distance in distances]
+
+    def decide(
+        self, evidence: Sequence[Sequence[Tensor]], size: tuple[int, int], threshold: float = PAPER_THRESHOLD
+    ) -> Decision:
+        ways = torch.stack([torch.stack(list(shots)).mean(dim=0) for shots in evidence])
+        full = F.interpolate(ways[None], size, mode="nearest")[0]
+        scores = tuple(float(way.max()) for way in ways)
+        best, way = full.max(dim=0)
+        label_map = torch.where(best >= threshold, way + 1, 0).numpy().astype(np.uint8)
+        return Decision(scores, tuple(score >= threshold for score in scores), full.numpy(), label_map)
+
+    def loss(
+        self,
+        queries: Sequence[Features],
+        supports: Sequence[Features],
+        support_masks: Sequence[Tensor],
+        query_masks: Tensor,
+        weights: LossWeights,
+    ) -> Losses:
+        raise NotImplementedError("colours are known, not learned")

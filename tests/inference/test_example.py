@@ -1,0 +1,102 @@
+"""Masks as people give them."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from pycocotools import mask as coco
+
+from emat.errors import EmatError
+from emat.inference.example import Example
+
+PHOTO = np.zeros((20, 30, 3), np.uint8)
+SQUARE = np.zeros((20, 30), bool)
+SQUARE[5:15, 10:20] = True
+CORNERS = [(10, 5), (20, 5), (20, 15), (10, 15)]
+
+
+def _forms(folder: Path) -> dict[str, object]:
+    png = folder / "mask.png"
+    Image.fromarray(SQUARE.astype(np.uint8) * 255).save(png)
+    flat = [number for corner in CORNERS for number in corner]
+    column_major = SQUARE.ravel(order="F")
+    changes = np.flatnonzero(np.diff(column_major.astype(np.int8))) + 1
+    counts = np.diff([0, *changes, column_major.size]).tolist()
+    return {
+        "path": png,
+        "text": str(png),
+        "bytes": png.read_bytes(),
+        "picture": Image.open(png),
+        "bool": SQUARE,
+        "numbers": SQUARE.astype(np.int64) * 7,
+        "box": (10, 5, 20, 15),
+        "list box": [10.0, 5.0, 20.0, 15.0],
+        "corners": CORNERS,
+        "flat polygon": flat,
+        "polygons": [flat],
+        "several": [[(10, 5), (20, 5), (20, 10), (10, 10)], [10, 10, 20, 10, 20, 15, 10, 15]],
+        "run lengths": {"size": [20, 30], "counts": counts},
+        "compressed": coco.encode(np.asfortranarray(SQUARE.astype(np.uint8))),
+    }
+
+
+def test_the_same_region_is_the_same_mask_however_it_is_given(tmp_path: Path) -> None:
+    for form, mask in _forms(tmp_path).items():
+        read = Example(PHOTO, {"square": mask}).read().masks["square"]  # type: ignore[dict-item]
+        assert np.array_equal(read, SQUARE), form
+
+
+def test_a_mask_is_drawn_on_the_photo_as_people_see_it(tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6  # the camera was turned
+    path = tmp_path / "turned.jpg"
+    Image.new("RGB", (30, 20)).save(path, exif=exif)
+    shown = Example(path, {"all": np.ones((30, 20), bool)}).read()
+    assert shown.photo.shape == (30, 20, 3)
+    with pytest.raises(
+        EmatError, match=r"is 30 x 20 pixels but its photo is 20 x 30; save the mask at the photo's size"
+    ):
+        Example(path, {"all": np.ones((20, 30), bool)}).read()
+
+
+@pytest.mark.parametrize(
+    ("mask", "sentence"),
+    [
+        (np.zeros((20, 30), bool), "is all background; mark the cat or leave the mask out"),
+        (np.ones((10, 10), bool), "is 10 x 10 pixels but its photo is 30 x 20"),
+        (np.ones((20, 30), np.float32), "is an array of float32; make it bool"),
+        ({"size": [10, 10], "counts": [0, 100]}, "is 10 x 10 pixels but its photo is 30 x 20"),
+        ({"size": [20, 30], "counts": [5]}, "cannot be drawn"),
+        ({"counts": [5]}, "has no size"),
+        ((20, 5, 10, 15), r"a box is \(left, top, right, bottom\)"),
+        ((50, 50, 60, 60), "is all background"),
+        ([(1, 2), (3, 4)], "is no polygon"),
+        ([1, 2, 3, 4, 5], "is no polygon"),
+        (5, "is a int; give an image"),
+        ("no_such_mask.png", "no_such_mask.png does not exist"),
+    ],
+)
+def test_a_mask_that_cannot_be_used_is_refused_in_one_sentence(mask: object, sentence: str) -> None:
+    with pytest.raises(EmatError, match=sentence) as caught:
+        Example(PHOTO, {"cat": mask}, name="a.jpg").read()  # type: ignore[dict-item]
+    assert "\n" not in str(caught.value)
+
+
+def test_an_example_without_masks_or_with_an_empty_name_is_refused() -> None:
+    with pytest.raises(EmatError, match="shows no class"):
+        Example("a.jpg", {})
+    with pytest.raises(EmatError, match="class name ' '"):
+        Example("a.jpg", {" ": SQUARE})
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [(None, "does not exist"), (b"", "is empty"), (b"\xff\xd8\xff\xe0 no photo", "cannot be read")],
+)
+def test_a_photo_that_cannot_be_read_is_named(tmp_path: Path, content: bytes | None, sentence: str) -> None:
+    path = tmp_path / "bad.jpg"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(EmatError, match=f"bad.jpg.*{sentence}"):
+        Example(path, {"cat": SQUARE}).read()

@@ -1,0 +1,114 @@
+"""A fitted segmenter as one file."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from emat import Example, Segmenter
+from emat.errors import EmatError
+from emat.tensor_files import load_safetensors, read_metadata, write_tensors
+from tests.inference.colour_method import ColourMethod
+
+RANDOM = np.random.default_rng(0)
+PHOTO = RANDOM.integers(0, 255, (50, 70, 3), np.uint8)
+ASKED = RANDOM.integers(0, 255, (40, 30, 3), np.uint8)
+
+
+@pytest.fixture
+def fitted(tiny_head: Path) -> Segmenter:
+    examples = [
+        Example(PHOTO, {"cat": (5, 5, 40, 40), "dög": (40, 0, 70, 50)}, name="a.jpg"),
+        Example(PHOTO, {"cat": (0, 0, 9, 9)}),
+    ]
+    return Segmenter.load(tiny_head).fit(examples)
+
+
+def test_a_saved_segmenter_predicts_the_same_without_its_photos(fitted: Segmenter, tmp_path: Path) -> None:
+    fitted.save(tmp_path / "pets.emat")
+    loaded = Segmenter.load(tmp_path / "pets.emat")
+    assert loaded.classes_ == fitted.classes_ == ("cat", "dög")
+    assert loaded.thresholds == fitted.thresholds
+    one, other = fitted.predict(ASKED), loaded.predict(ASKED)
+    assert one.scores == other.scores
+    assert np.array_equal(one.label_map, other.label_map)
+    assert [example.name for example in loaded.examples_] == ["a.jpg", "the array"]
+
+
+def test_a_loaded_segmenter_learns_on_and_saves_again(fitted: Segmenter, tmp_path: Path) -> None:
+    fitted.save(tmp_path / "pets.emat")
+    loaded = Segmenter.load(tmp_path / "pets.emat").add(Example(PHOTO, {"cow": (0, 0, 30, 30)})).remove(1)
+    loaded.save(tmp_path / "pets.emat")
+    assert Segmenter.load(tmp_path / "pets.emat").classes_ == ("cat", "dög", "cow")
+
+
+def test_thumbnails_are_kept_unless_not_wanted(fitted: Segmenter, tmp_path: Path) -> None:
+    fitted.save(tmp_path / "with.emat")
+    fitted.save(tmp_path / "without.emat", thumbnails=False)
+    small = Segmenter.load(tmp_path / "with.emat").examples_[0].thumbnail
+    assert small is not None
+    assert small.photo.shape == (50, 70, 3)
+    assert small.masks["cat"].sum() == 35 * 35
+    assert Segmenter.load(tmp_path / "without.emat").examples_[0].thumbnail is None
+
+
+def test_a_damaged_file_is_refused_in_one_sentence(fitted: Segmenter, tmp_path: Path) -> None:
+    path = tmp_path / "pets.emat"
+    fitted.save(path)
+    content = path.read_bytes()
+    for cut in (0, 5, 200, len(content) // 2, len(content) - 1):
+        path.write_bytes(content[:cut])
+        with pytest.raises(EmatError, match=r"pets\.emat") as caught:
+            Segmenter.load(path)
+        assert "\n" not in str(caught.value)
+
+
+def test_a_foreign_file_is_refused(tmp_path: Path) -> None:
+    for name, content in (("a.emat", b"hello there, I am text"), ("b.emat", b"PK\x03\x04 a zip perhaps")):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(EmatError, match=name):
+            Segmenter.load(tmp_path / name)
+    write_tensors(tmp_path / "c.emat", {"weight": torch.ones(3)}, {"made_by": "someone"})
+    with pytest.raises(EmatError, match="no EMAT or CST head"):
+        Segmenter.load(tmp_path / "c.emat")
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"version": "99"}, "of version 99, this emat reads version 1"),
+        ({"examples": "[{"}, "is damaged"),
+        ({"examples": "[]"}, "is damaged .*no examples"),
+        ({"examples": json.dumps([{"name": "x", "classes": ["a"], "encodings": ["os.system"]}])}, "is damaged"),
+        ({"backbone": "none-such"}, "none-such"),
+    ],
+)
+def test_a_file_that_says_nonsense_is_refused(
+    fitted: Segmenter, tmp_path: Path, change: dict[str, str], sentence: str
+) -> None:
+    path = tmp_path / "pets.emat"
+    fitted.save(path)
+    write_tensors(path, load_safetensors(path), {**read_metadata(path), **change})
+    with pytest.raises(EmatError, match=sentence):
+        Segmenter.load(path)
+
+
+def test_what_cannot_be_saved_says_so(fitted: Segmenter, tmp_path: Path) -> None:
+    with pytest.raises(EmatError, match="knows no class yet"):
+        Segmenter(fitted.method).save(tmp_path / "x.emat")
+    colours = Segmenter(ColourMethod()).fit([Example(PHOTO, {"cat": (0, 0, 9, 9)})])
+    with pytest.raises(EmatError, match="method 'colour' cannot be saved"):
+        colours.save(tmp_path / "x.emat")
+    (tmp_path / "file").touch()
+    with pytest.raises(EmatError, match="cannot be written"):
+        fitted.save(tmp_path / "file" / "x.emat")
+
+
+def test_a_method_that_needs_no_training_is_saved_too(tmp_path: Path) -> None:
+    fitted = Segmenter.load("prototype").fit([Example(PHOTO, {"cat": (5, 5, 40, 40), "all": np.ones((50, 70), bool)})])
+    fitted.save(tmp_path / "pets.emat")
+    loaded = Segmenter.load(tmp_path / "pets.emat")
+    assert loaded.method.name == "prototype"
+    assert loaded.predict(ASKED).scores == fitted.predict(ASKED).scores

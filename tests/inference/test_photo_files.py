@@ -1,0 +1,46 @@
+"""Which photos a command line names."""
+
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from emat.errors import EmatError
+from emat.inference.photo_files import find_photos
+
+
+@pytest.fixture
+def album(tmp_path: Path) -> Path:
+    for name in ("a.jpg", "b.PNG", "deep/c.jpg", "deep/notes.txt", ".hidden/d.jpg", "out/e.jpg"):
+        path = tmp_path / "album" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (4, 4)).save(path) if path.suffix != ".txt" else path.write_text("no photo")
+    return tmp_path / "album"
+
+
+def test_a_folder_gives_all_below_it_by_their_path_but_results(album: Path) -> None:
+    assert [photo.name for photo in find_photos([str(album)], leave_out=album / "out")] == [
+        "a.jpg",
+        "b.PNG",
+        "deep/c.jpg",
+    ]
+
+
+def test_files_and_patterns_give_names_and_nothing_twice(album: Path) -> None:
+    found = find_photos([str(album / "a.jpg"), str(album / "**" / "*.jpg"), str(album / "a.jpg")])
+    assert [photo.name for photo in found] == ["a.jpg", "c.jpg", "e.jpg"]
+
+
+def test_a_missing_file_is_left_for_the_run_to_report(album: Path) -> None:
+    assert [photo.name for photo in find_photos([str(album / "gone.jpg")])] == ["gone.jpg"]
+
+
+def test_nothing_to_predict_is_an_error(album: Path) -> None:
+    with pytest.raises(EmatError, match="no photos in"):
+        find_photos([str(album / "*.gif")])
+
+
+def test_two_photos_of_one_name_are_refused(album: Path) -> None:
+    Image.new("RGB", (4, 4)).save(album / "a.png")
+    with pytest.raises(EmatError, match=r"a.jpg and .*a.png would have results of the same name"):
+        find_photos([str(album)])

@@ -1,0 +1,73 @@
+"""Reading an answer: thresholds, presence, sizes."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from emat.errors import EmatError
+from emat.inference.prediction import Prediction, Thresholds
+
+
+def _prediction(
+    scores: dict[str, float], maps: list[NDArray[np.float32]], size: tuple[int, int] = (4, 6)
+) -> Prediction:
+    return Prediction(np.zeros((*size, 3), np.uint8), scores, dict(zip(scores, maps, strict=True)))
+
+
+def _flat(value: float, size: tuple[int, int] = (4, 6)) -> NDArray[np.float32]:
+    return np.full(size, value, np.float32)
+
+
+def test_a_class_that_is_not_there_has_an_empty_mask_whatever_was_drawn() -> None:
+    prediction = _prediction({"cat": 0.3, "dog": 0.9}, [_flat(0.99), _flat(0.6)])
+    assert prediction.present == {"dog"}
+    assert not prediction.mask("cat").any()
+    assert prediction.mask("dog").all(), "its pixels go to the class that is there"
+
+
+def test_pixels_go_to_the_likeliest_class_and_below_the_threshold_to_none() -> None:
+    left = _flat(0.0)
+    left[:, :3] = 0.8
+    prediction = _prediction({"cat": 0.9, "dog": 0.9}, [left, _flat(0.6)])
+    assert (prediction.label_map[:, :3] == 1).all()
+    assert (prediction.label_map[:, 3:] == 2).all()
+    assert (prediction.at(Thresholds(mask=0.7)).label_map[:, 3:] == 0).all()
+
+
+@given(st.floats(0, 1), st.floats(0, 1), st.integers(0, 2**32 - 1))
+def test_other_thresholds_read_the_same_maps(presence: float, mask: float, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    scores = {"cat": float(random.random()), "dog": float(random.random())}
+    maps = [random.random((4, 6)).astype(np.float32) for _ in scores]
+    prediction = _prediction(scores, maps).at(Thresholds(presence, mask))
+    for index, (name, score) in enumerate(scores.items()):
+        here = score >= presence
+        assert (name in prediction.present) == here
+        likeliest = (
+            maps[index] == np.max([m for m, s in zip(maps, scores.values(), strict=True) if s >= presence], axis=0)
+            if here
+            else np.zeros((4, 6), bool)
+        )
+        assert np.array_equal(prediction.mask(name), likeliest & (maps[index] >= np.float32(mask)))
+
+
+def test_maps_of_a_large_photo_come_at_its_own_size() -> None:
+    prediction = _prediction({"cat": 0.9}, [_flat(0.8, (4, 6))], size=(40, 60))
+    assert prediction.probability("cat").shape == prediction.label_map.shape == (40, 60)
+    assert prediction.mask("cat").all()
+    assert prediction.overlay().size == (60, 40)
+
+
+def test_found_lists_score_and_share() -> None:
+    half = _flat(0.9)
+    half[:2] = 0
+    assert list(_prediction({"cat": 0.9, "dog": 0.1}, [half, half]).found()) == [("cat", 0.9, 0.5)]
+
+
+def test_wrong_thresholds_and_names_are_refused() -> None:
+    with pytest.raises(EmatError, match="presence threshold is a probability between 0 and 1, not 50"):
+        Thresholds(presence=50)
+    with pytest.raises(EmatError, match="no class 'cow' here; the classes are cat"):
+        _prediction({"cat": 0.9}, [_flat(1)]).mask("cow")
