@@ -14,7 +14,7 @@ from emat.errors import EmatError
 from emat.tasks.benchmark import Watch
 from emat.tasks.published import published_protocol
 from emat.tasks.sampling import Queries, TaskSampler
-from emat.tasks.training_tasks import LEAST_IMAGES, TrainingList, TrainingSource, TrainingTasks
+from emat.tasks.training_tasks import LEAST_IMAGES, TrainingList, TrainingSource, TrainingTasks, class_key
 from emat.training.settings import Settings
 
 ONE_CELL = 1 / 400  # of EMAT's support grid of 20 x 20: a smaller object may leave nothing to look at
@@ -47,7 +47,7 @@ def open_run_data(settings: Settings, watch: Watch = iter) -> RunData:
             raise EmatError(f"{dataset.root} holds masks alone; training needs the photos as well")
     chosen = _chosen_names(datasets, settings.names)
     validation = _validation(settings, datasets, chosen, watch)
-    excluded = set(settings.exclude_classes)
+    excluded = _known_classes(settings.exclude_classes, datasets)
     if settings.fold is not None:
         excluded |= _test_classes(settings, datasets[0], settings.fold)
     sources = [_source(settings, datasets, place, chosen, watch) for place in range(len(datasets))]
@@ -80,6 +80,14 @@ def _chosen_names(datasets: Sequence[Dataset], files: Sequence[Path]) -> dict[in
             raise EmatError(f"no data set has all the photos named in {file}, for example {stranger!r}; check the file")
         chosen[places[0]] = names
     return chosen
+
+
+def _known_classes(names: Sequence[str], datasets: Sequence[Dataset]) -> set[str]:
+    known = {class_key(name) for dataset in datasets for name in dataset.classes}
+    for name in names:
+        if class_key(name) not in known:
+            raise EmatError(f"no data set has the class {name!r} that is to be excluded; check its name")
+    return set(names)
 
 
 def _test_classes(settings: Settings, dataset: Dataset, fold: int) -> set[str]:
@@ -116,6 +124,10 @@ def _published_entries(settings: Settings, dataset: Dataset) -> tuple[tuple[str,
         folds = [fold for fold in range(FOLDS) if fold != settings.fold]
     lists = [load_fold_list(settings.lists, name, fold, "train") for fold in folds]
     entries = tuple(dict.fromkeys(entry for each in lists for entry in each.entries))
+    known = set(dataset.names)
+    for photo, _ in entries:
+        if photo not in known:
+            raise dataset.unknown(photo)
     if settings.min_area:
         areas = ClassAreas.of_source(dataset.mask, dataset.root)
         minimum = settings.min_area

@@ -34,7 +34,7 @@ from emat.training.state import (
     scores_metadata,
 )
 from emat.training.step import StepLosses, Stepper
-from emat.training.validation import Check, CheckCounts, check
+from emat.training.validation import Check, as_row, check, from_row
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
@@ -141,7 +141,8 @@ class _Run:
         mean = self._mean_losses(epoch)
         self.report.epoch(epoch, mean.total, found, is_best)
         self._log_epoch(epoch, mean, found)
-        self.progress.epoch, self.progress.step, self.progress.sums = epoch + 1, 0, {}
+        if self.plan.tasks_in(epoch) == self.plan.per_epoch:  # one cut short may go on if more tasks are asked for
+            self.progress.epoch, self.progress.step, self.progress.sums = epoch + 1, 0, {}
         self._save()
 
     def _is_check_due(self, epoch: int) -> bool:
@@ -154,9 +155,11 @@ class _Run:
         # A backbone in training makes other features each time: its cache lives for one check.
         cache = self.cache or self._new_cache()
         own = check(self.method, cache, self.data.validation, fabric.global_rank, fabric.world_size)
-        summed = fabric.all_reduce(own.as_tensor().to(fabric.device), reduce_op="sum")
+        if fabric.world_size == 1:
+            return Check.of(own)
+        summed = fabric.all_reduce(as_row(own).to(fabric.device), reduce_op="sum")
         assert isinstance(summed, torch.Tensor)
-        return Check.of(CheckCounts.from_tensor(summed, own.counts.class_ids))
+        return Check.of(from_row(summed, own.class_ids))
 
     def _mean_losses(self, epoch: int) -> StepLosses:
         tasks = self.plan.tasks_in(epoch)

@@ -19,6 +19,7 @@ COLUMNS = (
     "miou",
     "accuracy",
     "false_mask_rate",
+    "false_area",
     "tasks_per_second",
     "cache_hits",
     "cache_bytes",

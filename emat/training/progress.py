@@ -58,7 +58,7 @@ class Reporter:
         if check is not None:
             self._check = (
                 f", mIoU {100 * check.miou:.1f}, accuracy {100 * check.accuracy:.1f}, "
-                f"false masks {100 * check.false_mask_rate:.1f}"
+                f"false masks {100 * check.false_mask_rate:.0f} on {100 * check.false_area:.1f} % of the photo"
             )
         self.say(f"epoch {epoch + 1} of {self._epochs}: loss {loss:.4f}{self._check}{' (best)' if best else ''}")
 

@@ -12,57 +12,28 @@ from emat.inference.feature_cache import FeatureCache
 from emat.method import Features, Method
 from emat.training.data import Validation
 
-FALSE_MASK = 0.01  # share of a photo: a smaller mask where nothing is counts as none
-
-
-@dataclass(frozen=True)
-class CheckCounts:
-    """Sums over tasks, which add up over processes."""
-
-    counts: Counts
-    lacking: int  # tasks whose query lacks the class
-    false_masks: int  # those of them in which a mask was drawn all the same
-
-    def as_tensor(self) -> Tensor:
-        """All numbers in one row of int64, so that one addition over processes does."""
-        c = self.counts
-        parts = [[c.tasks, c.judged, c.right, self.lacking, self.false_masks], c.intersections, c.unions, c.binary]
-        return torch.from_numpy(np.concatenate([np.asarray(part, np.int64).ravel() for part in parts]))
-
-    @staticmethod
-    def from_tensor(row: Tensor, class_ids: tuple[int, ...]) -> "CheckCounts":
-        """The counts that `as_tensor` wrote."""
-        values = row.cpu().numpy()
-        tasks, judged, right, lacking, false_masks = (int(value) for value in values[:5])
-        intersections, unions, binary = np.split(values[5:], [len(class_ids), 2 * len(class_ids)])
-        counts = Counts(class_ids, tasks, judged, right, intersections, unions, binary.reshape(2, 2))
-        return CheckCounts(counts, lacking, false_masks)
-
 
 @dataclass(frozen=True)
 class Check:
-    """The scores of one validation, between 0 and 1; NaN where nothing was there to judge."""
+    """The scores of one validation, between 0 and 1; NaN where there was nothing to judge."""
 
     tasks: int
     miou: float
     accuracy: float
     false_mask_rate: float  # of queries that lack the class, how many got a mask
+    false_area: float  # and how much of them it covers on average
 
     @staticmethod
-    def of(found: CheckCounts) -> "Check":
+    def of(counts: Counts) -> "Check":
         """The scores of summed counts."""
-        scores = compute(found.counts)
-        false_masks = found.false_masks / found.lacking if found.lacking else float("nan")
-        return Check(scores.tasks, scores.miou, scores.accuracy, false_masks)
+        scores = compute(counts)
+        return Check(scores.tasks, scores.miou, scores.accuracy, scores.false_mask_rate, scores.false_area)
 
 
 @torch.no_grad()
-def check(
-    method: Method, cache: FeatureCache, validation: Validation, rank: int = 0, processes: int = 1
-) -> CheckCounts:
+def check(method: Method, cache: FeatureCache, validation: Validation, rank: int = 0, processes: int = 1) -> Counts:
     """The counts of this process's share of the tasks."""
     dataset, sampler = validation.dataset, validation.sampler
-    found, lacking, false_masks = no_counts(sampler.class_ids), 0, 0
     device = next(method.parameters()).device
 
     def features(name: str) -> Features:
@@ -72,6 +43,7 @@ def check(
         mask = torch.from_numpy((dataset.mask(name) == way).astype(np.float32))
         return method.encode_support(features(name), mask.to(device))
 
+    counts = no_counts(sampler.class_ids)
     for index in range(rank, len(sampler), processes):
         task = sampler[index]
         query = method.encode_query(features(task.query))
@@ -79,8 +51,22 @@ def check(
         evidence = [method.compare(query, [shown(shot, way) for shot in shots]) for way, shots in ways]
         mask = dataset.mask(task.query)
         decision = method.decide(evidence, (mask.shape[0], mask.shape[1]))
-        found = found + count_task(sampler.class_ids, task.ways, decision.present, decision.label_map, mask)
-        if not task.present(mask).any():
-            lacking += 1
-            false_masks += int((decision.label_map > 0).mean() >= FALSE_MASK)
-    return CheckCounts(found, lacking, false_masks)
+        counts = counts + count_task(sampler.class_ids, task.ways, decision.present, decision.label_map, mask)
+    return counts
+
+
+def as_row(counts: Counts) -> Tensor:
+    """All the numbers in one row of float64, which holds pixel counts exactly: one addition over processes does."""
+    numbers = [counts.tasks, counts.judged, counts.right, counts.absent, counts.false_masks, counts.false_area]
+    parts = [np.asarray(numbers), counts.intersections, counts.unions, counts.binary.ravel()]
+    return torch.from_numpy(np.concatenate(parts).astype(np.float64))
+
+
+def from_row(row: Tensor, class_ids: tuple[int, ...]) -> Counts:
+    """The counts that `as_row` wrote, or the sum of several."""
+    *whole, false_area = row[:6].tolist()
+    tasks, judged, right, absent, false_masks = map(int, whole)
+    pixels = row[6:].cpu().numpy().astype(np.int64)
+    intersections, unions, binary = np.split(pixels, [len(class_ids), 2 * len(class_ids)])
+    binary = binary.reshape(2, 2)
+    return Counts(class_ids, tasks, judged, right, intersections, unions, binary, absent, false_masks, false_area)

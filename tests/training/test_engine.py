@@ -60,7 +60,7 @@ def test_a_run_leaves_heads_that_load_with_all_that_made_them(whole: Path, tiny:
         metadata = read_metadata(whole / name)
         assert (metadata["backbone"], metadata["image_size"], metadata["seed"]) == ("efficientnet-lite2", "64", "0")
         assert json.loads(metadata["settings"])["data"] == [str(tiny)]
-        assert set(json.loads(metadata["validation"])) == {"tasks", "miou", "accuracy", "false_mask_rate"}
+        assert set(json.loads(metadata["validation"])) >= {"tasks", "miou", "accuracy", "false_mask_rate"}
         assert len(metadata["data_sha256"]) == 64
     assert read_metadata(whole / LAST)["trained_tasks"] == "22"
 

@@ -1,0 +1,92 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml  # type: ignore[import-untyped]
+from typer.testing import CliRunner
+
+from emat.cli import build_app, main
+from emat.model.checkpoint import load_head
+from emat.training.config import from_plain
+from emat.training.settings import Settings
+from tests.training.tiny import tiny_dataset
+
+pytest.importorskip("lightning")
+SMALL = ("--size", "64", "--max-tasks", "4", "--batch", "2", "--val-tasks", "2", "--device", "cpu")
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_dataset(tmp_path_factory.mktemp("data") / "tiny")
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EMAT_HOME", str(tmp_path / "home"))
+
+
+def run(*arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(build_app("train"), ["train", *arguments])
+    return result.exit_code, result.output
+
+
+def test_help_shows_an_example_and_the_papers_values() -> None:
+    code, text = run("--help")
+    assert code == 0
+    assert "emat train --dataset pascal" in " ".join(text.split())
+    assert "80" in text
+
+
+def test_the_printed_configuration_is_the_settings(tmp_path: Path) -> None:
+    code, text = run("--data", "a", "--data", "b", "--fold", "1", "--lr", "0.003", "--print-config")
+    assert code == 0
+    assert from_plain(yaml.safe_load(text)) == Settings(data=(Path("a"), Path("b")), fold=1, lr=0.003)
+
+
+def test_options_go_before_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text("epochs: 7\nbatch: 5\nflip: true\n")
+    _, text = run("--config", str(file), "--batch", "3", "--no-flip", "--print-config")
+    settings = from_plain(yaml.safe_load(text))
+    assert (settings.epochs, settings.batch, settings.flip) == (7, 3, False)
+
+
+def test_a_run_leaves_a_head_and_goes_on_from_its_folder_alone(tiny: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    code, text = run("--root", str(tiny), "--fold", "0", "--out", str(out), *SMALL)
+    assert code == 0, text
+    assert f"trained: {out / 'best.safetensors'}" in text
+    assert load_head(out / "best.safetensors").method == "emat"
+    code, text = run("--out", str(out), "--resume", "--max-tasks", "6")
+    assert code == 0, text
+    assert "goes on after 4 tasks" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--size", "64"), "no data set to train on; give one with --data DIR"),
+        (("--data", "nowhere"), "nowhere does not exist"),
+        (("--data", ".", "--method", "magic"), "there is no method 'magic'"),
+        (("--data", ".", "--epochs", "0"), "epochs is 0"),
+        (("--data", ".", "--config", "none.yaml"), "none.yaml cannot be read"),
+        (("--data", ".", "--device", "warp"), "this machine cannot train so"),
+    ],
+)
+def test_what_the_user_can_fix_is_one_sentence_and_exit_code_2(
+    arguments: tuple[str, ...], told: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["train", "--out", str(tmp_path / "run"), *arguments])
+    assert stopped.value.code == 2
+    assert told in " ".join(capsys.readouterr().err.split())
+
+
+def test_without_lightning_the_extra_is_named(tiny: Path, tmp_path: Path) -> None:
+    hidden = "import sys; sys.modules['lightning'] = None; from emat.cli import main; main(sys.argv[1:])"
+    command = [sys.executable, "-c", hidden, "train", "--data", str(tiny), "--out", str(tmp_path / "run")]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 2
+    assert 'pip install "emat[train]"' in result.stderr
+    assert "Traceback" not in result.stderr

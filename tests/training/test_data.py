@@ -1,0 +1,123 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from emat.datasets.fold_lists import fold_classes
+from emat.errors import EmatError
+from emat.formats.voc_png import VOC_CLASSES
+from emat.images import write_indexed_png
+from emat.tasks.sampling import Queries
+from emat.training.data import open_run_data
+from emat.training.settings import Settings
+from tests.training.tiny import tiny_dataset
+
+
+@pytest.fixture(scope="module")
+def voc(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three photos of each of VOC's classes, and lists as they circulate: two for training, one and two for val."""
+    root = tmp_path_factory.mktemp("voc")
+    for class_id in range(1, 21):
+        for photo in range(4):
+            name = f"2007_{class_id:02d}{photo:04d}"
+            mask = np.zeros((6, 8), np.uint8)
+            mask[:, :4] = class_id
+            write_indexed_png(root / "SegmentationClass" / f"{name}.png", mask)
+            (root / "JPEGImages").mkdir(exist_ok=True)
+            Image.new("RGB", (8, 6)).save(root / "JPEGImages" / f"{name}.jpg")
+            split = "trn" if photo < 2 else "val"
+            lists = root / "lists" / "pascal" / split
+            lists.mkdir(parents=True, exist_ok=True)
+            with (lists / f"fold{(class_id - 1) // 5}.txt").open("a") as file:
+                file.write(f"{name}__{class_id:02d}\n")
+    return root
+
+
+def test_a_pascal_fold_trains_on_the_other_folds_lists(voc: Path) -> None:
+    data = open_run_data(Settings(data=(voc,), lists=voc / "lists", fold=1))
+    drawn_from = data.tasks.drawn_from
+    assert set(drawn_from.classes) == set(VOC_CLASSES) - {VOC_CLASSES[c - 1] for c in fold_classes("pascal", 1)}
+    assert len(drawn_from.entries) == 15 * 2
+    assert data.tasks.queries is Queries.LISTED
+    assert data.validation is not None
+    assert data.validation.sampler.class_ids == (6, 7, 8, 9, 10)
+    trained = {photo.name for photo in drawn_from.photos}
+    assert trained.isdisjoint(image for task in data.validation.sampler for image in task.images)
+
+
+def test_lists_that_name_other_photos_are_told(voc: Path, shared: Path) -> None:
+    with pytest.raises(EmatError, match="no mask named"):
+        open_run_data(Settings(data=(voc,), lists=shared / "data" / "splits", fold=0))
+
+
+def test_the_fold_is_left_out_of_every_data_set(tiny: Path, tmp_path: Path) -> None:
+    other = tiny_dataset(tmp_path / "other", ("Bee", "c-a-t", "yak"))
+    data = open_run_data(Settings(data=(tiny, other), fold=0))
+    assert data.tasks.drawn_from.classes == ("cat", "dog", "elk", "fox", "gnu", "hen", "yak")
+    assert len(data.tasks.drawn_from.images_of_class[0]) == 12
+    assert data.tasks.queries is Queries.DRAWN
+    assert data.validation is not None
+    assert data.validation.sampler.class_ids == (1, 2)
+
+
+def test_names_restrict_their_data_set_and_leave_the_rest_for_validation(tiny: Path, tmp_path: Path) -> None:
+    train = tmp_path / "train.txt"
+    train.write_text("".join(f"{name}{k}\n" for name in ("ant", "bee", "cat", "dog", "hen") for k in (0, 1)))
+    data = open_run_data(Settings(data=(tiny,), names=(train,)))
+    assert {photo.name[-1] for photo in data.tasks.drawn_from.photos} == {"0", "1"}
+    assert data.validation is not None
+    held_out = {image for task in data.validation.sampler for image in task.images}
+    assert held_out.isdisjoint(train.read_text().split())
+
+
+def test_without_fold_or_held_out_photos_there_is_no_validation(tiny: Path) -> None:
+    assert open_run_data(Settings(data=(tiny,))).validation is None
+
+
+def test_validation_photos_can_be_named(tiny: Path, tmp_path: Path) -> None:
+    val = tmp_path / "val.txt"
+    val.write_text("ant0\nant1\nbee0\nhen0\n")
+    data = open_run_data(Settings(data=(tiny,), fold=0, val_names=val, val_tasks=20))
+    assert data.validation is not None
+    assert {image for task in data.validation.sampler for image in task.images} <= {"ant0", "ant1", "bee0", "hen0"}
+
+
+@pytest.mark.parametrize(("min_area", "entries"), [(0.0, 48), (0.5, 0)])
+def test_objects_below_the_least_area_are_not_asked_for(tiny: Path, min_area: float, entries: int) -> None:
+    settings = Settings(data=(tiny,), min_area=min_area)
+    if not entries:
+        with pytest.raises(EmatError, match="nothing to train on"):
+            open_run_data(settings)
+    else:
+        assert len(open_run_data(settings).tasks.drawn_from.entries) == entries
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"data": ()}, "no data set to train on"),
+        ({"fold": 9}, "no fold 9"),
+        ({"exclude_classes": ("unicorn",)}, "the class 'unicorn'"),
+        ({"names": ("strangers.txt",)}, "for example 'nobody'"),
+        ({"names": ("empty.txt",)}, "names no photo"),
+        ({"fold": 0, "val_names": "lone.txt"}, "no class to validate on has two photos"),
+    ],
+)
+def test_what_does_not_fit_is_told_before_training(
+    changes: dict[str, object], told: str, tiny: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "strangers.txt").write_text("ant0\nnobody\n")
+    (tmp_path / "empty.txt").write_text("\n")
+    (tmp_path / "lone.txt").write_text("fox0\n")
+    if "names" in changes:
+        changes = {**changes, "names": tuple(tmp_path / str(name) for name in changes["names"])}  # type: ignore[attr-defined]
+    if "val_names" in changes:
+        changes = {**changes, "val_names": tmp_path / str(changes["val_names"])}
+    with pytest.raises(EmatError, match=told):
+        open_run_data(Settings(**{"data": (tiny,), **changes}))  # type: ignore[arg-type]
+
+
+def test_masks_alone_are_refused(shared: Path) -> None:
+    with pytest.raises(EmatError, match="masks alone"):
+        open_run_data(Settings(data=(shared / "data" / "voc2012-masks.zip",), fold=0))

@@ -1,0 +1,46 @@
+import resource
+from pathlib import Path
+
+import pytest
+import torch
+
+from emat.errors import EmatError
+from emat.inference.methods import build_method
+from emat.training.state import STATE, Progress, read_state, save_state, save_trained
+
+
+def test_a_state_comes_back_as_it_was(tmp_path: Path) -> None:
+    progress = Progress(3, 2, 0.5, 1, {"total": 0.25})
+    save_state(tmp_path, progress, {"w": torch.ones(2)}, {"state": {}, "param_groups": []}, {"w": torch.zeros(2)})
+    state = read_state(tmp_path)
+    assert state["progress"] == progress
+    assert torch.equal(state["weights"]["w"], torch.ones(2))
+    assert [path.name for path in tmp_path.iterdir()] == [STATE]
+
+
+def test_a_full_disk_is_told_and_the_state_before_stays(tmp_path: Path) -> None:
+    save_state(tmp_path, Progress(1), {"w": torch.ones(2)}, {}, {})
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))  # what a file may grow to, as on a full disk
+    try:
+        with pytest.raises(EmatError, match=r"state.pt cannot be written .* --resume: the state before is kept"):
+            save_state(tmp_path, Progress(2), {"w": torch.ones(10**6)}, {}, {})
+        with pytest.raises(EmatError, match=r"best.safetensors cannot be written"):
+            save_trained(tmp_path / "best.safetensors", build_method("emat", device="cpu"), {})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert read_state(tmp_path)["progress"].epoch == 1
+    assert [path.name for path in tmp_path.iterdir()] == [STATE]
+
+
+@pytest.mark.parametrize("content", [b"", b"nonsense"])
+def test_a_damaged_state_is_told(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / STATE).write_bytes(content)
+    with pytest.raises(EmatError, match="cannot be read"):
+        read_state(tmp_path)
+
+
+def test_another_file_is_no_state(tmp_path: Path) -> None:
+    torch.save({"weights": {}}, tmp_path / STATE)
+    with pytest.raises(EmatError, match="no state of a training run"):
+        read_state(tmp_path)
