@@ -82,3 +82,12 @@ def test_many_holes_in_a_row_are_all_cut_open() -> None:
     (region,) = trace_regions(mask)
     assert len(region.holes) == 2000
     assert np.array_equal(filled(outline(region), mask.shape), mask)
+
+
+def test_cuts_from_one_edge_are_taken_in_the_order_they_are_met() -> None:
+    mask = np.ones((9, 9), bool)
+    mask[2, 2] = mask[6, 2] = False
+    (region,) = trace_regions(mask)
+    corners = outline(region)
+    length = np.abs(np.roll(corners, -1, axis=0) - corners).sum()
+    assert length == 4 * 9 + 2 * 4 + 2 * 2 * 2  # the border, two holes, and two cuts there and back

@@ -28,14 +28,15 @@ def write_all(format: str, out: Path, run: str = "") -> None:
                 writer.write(name, rich_label_map(), PHOTO)
 
 
+@pytest.mark.parametrize("cut_off", ['{"name": "y/a.jpg", "pla', '{"name": "y/a.jpg", "place": "y/a.jpg"}'])
 @pytest.mark.parametrize("format", WRITERS)
-def test_an_interrupted_run_continues_and_ends_with_the_same_files(tmp_path: Path, format: str) -> None:
+def test_an_interrupted_run_continues_and_ends_with_the_same_files(tmp_path: Path, format: str, cut_off: str) -> None:
     write_all(format, tmp_path / "whole")
     with suppress(KeyboardInterrupt), open_writer(format, tmp_path / "broken", CLASSES) as writer:
         writer.write(NAMES[0], rich_label_map(), PHOTO)
         raise KeyboardInterrupt
     with (tmp_path / "broken" / JOURNAL).open("a") as journal:
-        journal.write('{"name": "y/a.jpg", "pla')  # cut off in the middle of a line
+        journal.write(cut_off)  # a line without its end
     assert open_writer(format, tmp_path / "broken", CLASSES).done() == {NAMES[0]}
     write_all(format, tmp_path / "broken")
     assert files_in(tmp_path / "broken") == files_in(tmp_path / "whole")
