@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import cast
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -22,7 +23,6 @@ class ResNet(Backbone):
 
     As tokens: each bottleneck of layer2, layer3 and layer4 as channels of 512 features, a token per 16 x 16 pixels.
 
-    >>> import torch
     >>> network = ResNet(BLOCKS_50)
     >>> network(torch.zeros(1, 3, 64, 90)).shape
     torch.Size([1, 28, 25, 512])
@@ -41,6 +41,7 @@ class ResNet(Backbone):
         self.layer4 = _layer(1024, 512, blocks[3], stride=2)
         self.groups = [1] * blocks[1] + [2] * blocks[2] + [4] * blocks[3]  # channels of each bottleneck
         self.channels, self.width = sum(self.groups), TOKEN_WIDTH
+        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # 0.9 of the time on a CPU
         self.freeze()
 
     def grid(self, height: int, width: int) -> Grid:
