@@ -121,15 +121,13 @@ class CocoWriter(Writer):
             file.write("}\n")
 
     def _photos(self) -> Iterator[dict[str, Any]]:
-        for number, record in enumerate(self._journal.records(), start=1):
+        for number, record in enumerate(self._records(), start=1):
             height, width = record["size"]
             yield {"id": number, "file_name": record["name"], "height": height, "width": width}
 
     def _annotations(self) -> Iterator[dict[str, Any]]:
         objects = (
-            (photo, drawn)
-            for photo, record in enumerate(self._journal.records(), start=1)
-            for drawn in record["objects"]
+            (photo, drawn) for photo, record in enumerate(self._records(), start=1) for drawn in record["objects"]
         )
         for number, (photo, drawn) in enumerate(objects, start=1):
             yield {"id": number, "image_id": photo, **drawn}

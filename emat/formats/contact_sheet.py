@@ -50,7 +50,7 @@ class SheetWriter(Writer):
         shutil.rmtree(self.out / TILES, ignore_errors=True)
 
     def _pages(self) -> Iterator[list[dict[str, Any]]]:
-        rest = self._journal.records()
+        rest = self._records()
         while page := list(islice(rest, COLUMNS * ROWS)):
             yield page
 

@@ -9,7 +9,8 @@
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -76,6 +77,7 @@ class Writer(ABC):
         header = {"format": self.format, "classes": self.classes, "options": vars(options), "run": run}
         self._journal = Journal(out / JOURNAL, {**header, "classes": list(self.classes)})
         self._written = {str(record["place"]): str(record["name"]) for record in self._journal.records()}
+        self._times = Counter(str(record["name"]) for record in self._journal.records())
         self._begin()
         self._before = {name for place, name in self._written.items() if self._is_there(place)}
 
@@ -99,6 +101,7 @@ class Writer(ABC):
             raise EmatError(f"{other} and {name} would both be written to {place}; rename one of the photos")
         record = self._write(name, label_map, photo, photo_file)
         self._journal.add({"name": name, "place": place, **record})
+        self._times[name] += 1
 
     def close(self) -> None:
         """Complete the results."""
@@ -122,6 +125,14 @@ class Writer(ABC):
 
     def _finish(self) -> None:  # noqa: B027
         """Write what takes all photos."""
+
+    def _records(self) -> Iterator[dict[str, Any]]:
+        """What was kept of each photo, in order; of a photo that was written again, the last."""
+        left = Counter(self._times)
+        for record in self._journal.records():
+            left[record["name"]] -= 1
+            if left[record["name"]] == 0:
+                yield record
 
     def _is_there(self, place: str) -> bool:
         return (self.out / place).is_file()

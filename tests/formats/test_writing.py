@@ -75,6 +75,15 @@ def test_other_runs_are_not_continued(tmp_path: Path) -> None:
     assert open_writer("png", tmp_path, CLASSES[:2]).done() == set()
 
 
+@pytest.mark.parametrize("format", WRITERS)
+def test_of_a_photo_written_twice_the_second_time_counts(tmp_path: Path, format: str) -> None:
+    for out, label_maps in (("once", [rich_label_map()]), ("twice", [np.zeros((20, 30), np.uint8), rich_label_map()])):
+        with open_writer(format, tmp_path / out, CLASSES) as writer:
+            for label_map in label_maps:
+                writer.write("a.jpg", label_map, PHOTO)
+    assert files_in(tmp_path / "twice") == files_in(tmp_path / "once")
+
+
 def test_a_complete_run_is_not_continued_but_made_anew(tmp_path: Path) -> None:
     write_all("coco", tmp_path)
     assert open_writer("coco", tmp_path, CLASSES).done() == set()
