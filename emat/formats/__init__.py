@@ -1,1 +1,1 @@
-"""Annotation files, read (and later written) without knowing what data set they belong to."""
+"""Annotation files, read and written without knowing what data set they belong to."""
