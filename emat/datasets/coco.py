@@ -86,11 +86,21 @@ class CocoDataset(Dataset):
 
     def image(self, name: str) -> Pixels:
         """The photo, (H, W, 3) uint8."""
-        return read_photo(self._photo(name))
+        return read_photo(self.photo_file(name))
 
     def image_size(self, name: str) -> tuple[int, int]:
         """(H, W) of the photo, from its header."""
-        return photo_size(self._photo(name))
+        return photo_size(self.photo_file(name))
+
+    def photo_file(self, name: str) -> Path:
+        """The photo in the folder of its split."""
+        split = self._split_of(name)
+        if split.photos is None:
+            raise EmatError(f"{self.root} has no photos for {split.file.name}; add {split.prefix}")
+        photo = split.photos / name.removeprefix(split.prefix)
+        if not photo.is_file():
+            raise EmatError(f"{photo} does not exist; add the photo, or remove it from {split.file.name}")
+        return photo
 
     def mask(self, name: str) -> LabelMap:
         """Class indices, (H, W): from the cache, or drawn from the annotations and kept."""
@@ -111,12 +121,6 @@ class CocoDataset(Dataset):
             for photo in sorted(split.instances.drawings):
                 if split.photos is None or not (split.photos / photo).is_file():
                     yield Missing("photo", split.prefix + photo)
-
-    def _photo(self, name: str) -> Path:
-        split = self._split_of(name)
-        if split.photos is None:
-            raise EmatError(f"{self.root} has no photos for {split.file.name}; add {split.prefix}")
-        return split.photos / name.removeprefix(split.prefix)
 
     def _split_of(self, name: str) -> CocoSplit:
         possible = [split for split in self.splits if name.startswith(split.prefix)]

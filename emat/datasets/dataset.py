@@ -33,6 +33,14 @@ class Missing:
     name: str
 
 
+@dataclass(frozen=True)
+class PackedPhoto:
+    """A photo inside a zip, as it is stored there."""
+
+    suffix: str
+    content: bytes
+
+
 class Dataset(ABC):
     """Photos with masks, by the names that fold lists use, such as `2007_000033` or `val2014/x.jpg`.
 
@@ -65,6 +73,14 @@ class Dataset(ABC):
     @abstractmethod
     def mask(self, name: str) -> LabelMap:
         """Class indices, (H, W) uint8 (uint16 beyond 254 classes): 0 is background, 255 void."""
+
+    def photo_file(self, name: str) -> Path | None:
+        """The photo's file on disk; None where photos are not files of their own."""
+        return None
+
+    def packed_photo(self, name: str) -> PackedPhoto | None:
+        """The photo as its zip stores it; None where photos are not in a zip."""
+        return None
 
     @property
     def has_photos(self) -> bool:

@@ -48,11 +48,19 @@ class LabelMeDataset(Dataset):
 
     def image(self, name: str) -> Pixels:
         """The photo, (H, W, 3) uint8."""
-        return read_photo(self._photo(name))
+        return read_photo(self.photo_file(name))
 
     def image_size(self, name: str) -> tuple[int, int]:
         """(H, W) of the photo, from its header."""
-        return photo_size(self._photo(name))
+        return photo_size(self.photo_file(name))
+
+    def photo_file(self, name: str) -> Path:
+        """The photo that the JSON file's `imagePath` leads to."""
+        drawing, file = self._drawing(name), self._files[name]
+        photo = file.parent / drawing.photo
+        if not photo.is_file():
+            raise EmatError(f"{photo} does not exist; add the photo, or correct imagePath in {file}")
+        return photo
 
     def mask(self, name: str) -> LabelMap:
         """Class indices, (H, W), drawn from the outlines."""
@@ -64,10 +72,6 @@ class LabelMeDataset(Dataset):
         if name not in self._read:
             self._read[name] = read_labelme(self._files[name])
         return self._read[name]
-
-    def _photo(self, name: str) -> Path:
-        drawing = self._drawing(name)
-        return self._files[name].parent / drawing.photo
 
 
 class YoloDataset(TreeDataset):

@@ -1,8 +1,9 @@
 """A data set whose photos and masks are files of one folder or zip."""
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePosixPath
 
-from emat.datasets.dataset import Dataset, Missing
+from emat.datasets.dataset import Dataset, Missing, PackedPhoto
 from emat.datasets.file_tree import FileTree
 from emat.errors import EmatError
 from emat.images import Pixels, photo_size, read_photo
@@ -28,6 +29,17 @@ class TreeDataset(Dataset):
         """(H, W) of the photo, from its header."""
         path = self._photo(name)
         return photo_size(self._tree.source(path), name=self._tree.describe(path))
+
+    def photo_file(self, name: str) -> Path | None:
+        """The photo's file; None in a zip."""
+        path = self._photo(name)
+        return None if self._tree.zipped else self._tree.root / path
+
+    def packed_photo(self, name: str) -> PackedPhoto | None:
+        """The photo as the zip stores it; None in a folder."""
+        path = self._photo(name)
+        content = self._tree.source(path) if self._tree.zipped else None
+        return PackedPhoto(PurePosixPath(path).suffix, content) if isinstance(content, bytes) else None
 
     def missing(self) -> Iterator[Missing]:
         """Masks without photo and photos without mask."""

@@ -88,7 +88,7 @@ def test_a_missing_photo_and_a_mask_of_another_size_are_left_out(
     Image.new("RGB", (9, 12)).save(folder / "images" / "y" / "a.png")
     assert run("convert", folder, "-o", folder.parent / "out", "--to", "png") == 3
     printed = " ".join(capsys.readouterr().err.split())
-    assert "has no photo for x/a" in printed
+    assert "has no photo named x/a" in printed
     assert "its mask has another size than its photo" in printed
 
 
@@ -101,6 +101,28 @@ def test_masks_alone_in_a_zip_are_converted_without_photos(folder: Path, capsys:
     assert [photo["file_name"] for photo in content["images"]] == ["a.jpg"]
     assert run("convert", path, "-o", folder.parent / "other", "--to", "coco", "--copy-photos") == 2
     assert "no photos to copy" in capsys.readouterr().err
+
+
+def test_photos_in_a_zip_are_copied_byte_by_byte(folder: Path) -> None:
+    path = folder.parent / "pets.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        for file in sorted(file for file in folder.rglob("*") if file.is_file()):
+            archive.write(file, file.relative_to(folder))
+    out = folder.parent / "out"
+    assert run("convert", path, "-o", out, "--to", "coco", "--copy-photos") == 0
+    content = json.loads((out / "annotations.json").read_text())
+    assert [photo["file_name"] for photo in content["images"]] == ["x/a.png", "y/a.png"]
+    assert (out / "images/x/a.png").read_bytes() == (folder / "images/x/a.png").read_bytes()
+
+
+def test_a_mask_of_the_photos_own_name_is_never_taken_for_the_photo(folder: Path) -> None:
+    voc = folder.parent / "voc"
+    for kind, place in (("images", "JPEGImages"), ("masks", "SegmentationClass")):
+        (voc / place).mkdir(parents=True)
+        (voc / place / "a.png").write_bytes((folder / kind / "x" / "a.png").read_bytes())
+    out = folder.parent / "out"
+    assert run("convert", voc, "-o", out, "--to", "coco", "--copy-photos") == 0
+    assert (out / "images" / "a.png").read_bytes() == (folder / "images" / "x" / "a.png").read_bytes()
 
 
 @pytest.mark.parametrize(

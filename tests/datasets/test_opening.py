@@ -1,6 +1,7 @@
 """Every layout is recognised and gives the same interface."""
 
 import pickle
+import shutil
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
@@ -10,7 +11,9 @@ import numpy as np
 import pytest
 
 from emat.datasets import Dataset, open_dataset
+from emat.datasets.dataset import PackedPhoto
 from emat.errors import EmatError
+from emat.images import read_photo
 
 Build = Callable[[str], Path]
 
@@ -43,6 +46,11 @@ def test_a_layout_is_recognised_and_read(build: Build, layout: str) -> None:
     assert mask.dtype == np.uint8
     assert not mask[:, 5:].any()
     if layout != "voc zip":
+        file = dataset.photo_file(name)
+        assert file is not None
+        assert file.name == f"{name.removesuffix('.jpg').rpartition('/')[2]}.jpg"
+        assert np.array_equal(read_photo(file), dataset.image(name))
+        assert dataset.packed_photo(name) is None
         assert dataset.image(name).shape == (6, 8, 3)
         assert dataset.image_size(name) == (6, 8)
     assert list(dataset.missing()) == []
@@ -57,7 +65,7 @@ def test_naming_the_kind_opens_the_same(build: Build, layout: str) -> None:
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_name_that_is_not_there_is_named_in_the_error(build: Build, layout: str) -> None:
     dataset = open_dataset(build(layout))
-    for read in (dataset.mask, dataset.image):
+    for read in (dataset.mask, dataset.image, dataset.photo_file):
         with pytest.raises(EmatError):
             read("images/nobody")
 
@@ -79,6 +87,13 @@ def test_a_zip_is_read_from_several_processes_at_once(build: Build) -> None:
     expected = [_mask_sum(dataset, name) for name in names]  # the zip is open before the fork
     with ProcessPoolExecutor(2, get_context("fork")) as pool:
         assert list(pool.map(_mask_sum, [dataset] * 40, names)) == expected
+
+
+def test_photos_in_a_zip_are_no_files_but_can_be_had_as_stored(build: Build, tmp_path: Path) -> None:
+    root = build("folder")
+    dataset = open_dataset(shutil.make_archive(str(tmp_path / "pets"), "zip", root))
+    assert dataset.photo_file("a") is None
+    assert dataset.packed_photo("a") == PackedPhoto(".jpg", (root / "images" / "a.jpg").read_bytes())
 
 
 def test_masks_alone_say_that_photos_are_missing(build: Build) -> None:
