@@ -7,7 +7,7 @@ that encode it and on how it is prepared. Any number of processes may share a fo
 import hashlib
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -90,11 +90,6 @@ class FeatureCache:
             key = self._key_of_name[name] = self._key(photo)
             return self._on_device(self._find(key) or self._encode(key, photo))
         return self._on_device(self._encode(key, read(name)))
-
-    def fill(self, names: Iterable[str], read: Callable[[str], Pixels]) -> None:
-        """Have the features of all photos ready, as far as the limits allow."""
-        for name in names:
-            self.features_of(name, read)
 
     @property
     def counts(self) -> CacheCounts:

@@ -47,10 +47,12 @@ def train(settings: Settings, *, resume: bool = False, watch: Watch = iter) -> P
     """Train as `settings` say, or go on with the run in their folder; the folder with the trained weights."""
     fabric = _launch(settings)
     settings = complete(settings)
-    folder = _run_folder(settings, resume)
+    folder, changes = _run_folder(settings, resume)
     data = open_run_data(settings, watch if fabric.is_global_zero else iter)
     fabric.barrier()  # no process writes before all have looked
     run = _Run(settings, fabric, data, folder)
+    if changes:
+        run.report.say(f"changed since the run began: {', '.join(changes)}")
     try:
         run.go()
     finally:
@@ -250,20 +252,21 @@ def _launch(settings: Settings) -> "Fabric":
     return fabric
 
 
-def _run_folder(settings: Settings, resume: bool) -> Path:
-    """The folder of the run, which must not hold another."""
+def _run_folder(settings: Settings, resume: bool) -> tuple[Path, list[str]]:
+    """The folder of the run, which must not hold another, and what was changed since it began."""
     folder = settings.out
     assert folder is not None
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / STATE).is_file():
-        return folder
+        return folder, []
     if not resume:
         raise EmatError(f"{folder} already holds a run; go on with it by --resume, or choose another --out")
     before = complete(from_plain(read_config(folder / CONFIG)))
-    for name in before.changed_from(settings):
+    changed = before.changed_from(settings)
+    for name in changed:
         if name in IDENTITY:
             raise EmatError(
                 f"the run in {folder} has {name} {getattr(before, name)}, not {getattr(settings, name)}; "
                 "train that in another --out"
             )
-    return folder
+    return folder, [f"{name} {getattr(before, name)} -> {getattr(settings, name)}" for name in changed]

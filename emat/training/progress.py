@@ -73,7 +73,7 @@ class Reporter:
 
     def _line(self, report: StepReport) -> str:
         cache = report.cache
-        kept = "" if cache is None else f", cache {100 * cache.hit_rate:.0f} % of {_gigabytes(cache)}"
+        kept = "" if cache is None else f", cache hits {100 * cache.hit_rate:.0f} %, {_gigabytes(cache)}"
         rate = self.tasks_per_second(report.tasks_done)
         return (
             f"epoch {report.epoch + 1}/{self._epochs}, task {report.tasks_done}/{self._tasks}, "

@@ -1,6 +1,7 @@
 """A run on disk: the newest state to go on from, and the trained weights as files anyone can load."""
 
 import json
+import math
 import os
 import pickle
 import shlex
@@ -100,7 +101,11 @@ def provenance(settings: Mapping[str, Any], backbone: str, method: Method, data_
 
 def scores_metadata(check: Check | None, tasks: int) -> dict[str, str]:
     """What is known of the weights of one moment."""
-    return {"trained_tasks": str(tasks), **({} if check is None else {"validation": json.dumps(asdict(check))})}
+    known = {"trained_tasks": str(tasks)}
+    if check is not None:
+        scores = {name: None if math.isnan(value) else value for name, value in asdict(check).items()}
+        known["validation"] = json.dumps(scores)
+    return known
 
 
 def _cannot_write(path: Path, error: Exception) -> str:

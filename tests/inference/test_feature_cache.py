@@ -70,7 +70,8 @@ def test_a_name_spares_reading_the_photo(method: Method) -> None:
         read.append(name)
         return photo(int(name))
 
-    cache.fill(["1", "2"], reader)
+    cache.features_of("1", reader)
+    cache.features_of("2", reader)
     assert torch.equal(cache.features_of("1", reader).tensors[0], cache.features(photo(1)).tensors[0])
     assert read == ["1", "2"]
     assert cache.counts.misses == 2

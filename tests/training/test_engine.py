@@ -149,10 +149,19 @@ def test_another_method_does_not_go_on_with_a_run(whole: Path, tiny: Path) -> No
         train(tiny_settings(tiny, whole, method="cst"), resume=True)
 
 
-def test_a_finished_run_that_goes_on_longer_adds_epochs(tiny: Path, tmp_path: Path) -> None:
+def test_a_finished_run_that_goes_on_longer_adds_epochs(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = train(tiny_settings(tiny, tmp_path / "run", epochs=1))
+    capsys.readouterr()
     train(tiny_settings(tiny, tmp_path / "run", epochs=3), resume=True)
     assert [row["epoch"] for row in rows(folder)] == ["0", "1", "2"]
+    assert "changed since the run began: epochs 1 -> 3" in capsys.readouterr().err
+
+
+def test_a_method_without_anything_to_train_is_told(tiny: Path, tmp_path: Path) -> None:
+    with pytest.raises(EmatError, match="prototype has nothing to train"):
+        train(tiny_settings(tiny, tmp_path / "run", method="prototype"))
 
 
 def test_the_cache_spares_the_backbone_after_the_first_epoch(tiny: Path, tmp_path: Path) -> None:
