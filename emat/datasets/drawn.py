@@ -20,7 +20,7 @@ YOLO_CLASS_FILES = ("data.yaml", "dataset.yaml", "data.yml", "classes.txt")
 class LabelMeDataset(Dataset):
     """A JSON file for each photo; a name is the JSON file's path without suffix.
 
-    Classes are the labels in alphabetical order, unless `labels.txt` or `classes.txt` lists them.
+    Classes are the labels in alphabetical order, less those for void, unless `labels.txt` or `classes.txt` lists them.
     """
 
     kind = "labelme"
@@ -36,14 +36,14 @@ class LabelMeDataset(Dataset):
 
     @cached_property
     def classes(self) -> tuple[str, ...]:  # type: ignore[override]
-        """The listed labels, or all that occur."""
+        """The listed labels, or all that occur and do not stand for void."""
         for file in (self.root / "labels.txt", self.root / "classes.txt"):
             if file.is_file():
                 return read_class_names(file)
         labels: set[str] = set()
         for name in self.names:
             with suppress(EmatError):  # a damaged file is reported when its mask is asked for
-                labels.update(drawn.class_name for drawn in self._drawing(name).objects)
+                labels.update(drawn.class_name for drawn in self._drawing(name).objects if not drawn.crowd)
         return number_classes(sorted(labels))
 
     def image(self, name: str) -> Pixels:

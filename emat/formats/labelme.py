@@ -66,10 +66,6 @@ def is_labelme(path: Path) -> bool:
     return isinstance(content, dict) and "shapes" in content and "imagePath" in content
 
 
-def _is_void(label: str) -> bool:
-    return label.lower() in IGNORED_NAMES
-
-
 class LabelMeWriter(Writer):
     """`<name>.json`, to lie beside the photo, and `labels.txt` for LabelMe's `--labels`; every region is a shape.
 

@@ -71,6 +71,16 @@ def test_photos_are_left_where_they_are_unless_copied(folder: Path) -> None:
     assert (out / "x" / drawing.photo).resolve() == folder / "images" / "x" / "a.png"
 
 
+def test_labelme_files_with_void_need_no_list_of_labels(folder: Path) -> None:
+    one, two = folder.parent / "one", folder.parent / "two"
+    assert run("convert", folder, "-o", one, "--to", "labelme", "--tolerance", 0, "--copy-photos") == 0
+    (one / "labels.txt").unlink()
+    assert run("convert", one, "-o", two, "--to", "png") == 0
+    before, after = open_dataset(folder), open_dataset(two)
+    assert after.classes == ("cat", "dog")
+    assert all(np.array_equal(before.mask(name), after.mask(name)) for name in before.names)
+
+
 def test_what_cannot_be_read_is_reported_and_left_out(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "masks" / "x" / "a.png").write_bytes(b"no image")
     out = folder.parent / "out"

@@ -1,5 +1,6 @@
 """Folders of LabelMe and YOLO files."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from emat.datasets.drawn import LabelMeDataset, YoloDataset
 from emat.datasets.opening import open_dataset
 from emat.errors import EmatError
 
-from .conftest import half_mask, save_photo
+from .conftest import HEIGHT, WIDTH, half_mask, save_photo
 
 Build = Callable[[str], Path]
 
@@ -21,6 +22,19 @@ def test_labels_are_numbered_in_alphabetical_order_or_as_listed(build: Build) ->
     assert np.array_equal(LabelMeDataset(root).mask("a"), half_mask(2))
     (root / "labels.txt").write_text("__ignore__\n_background_\ndog\ncat\n")
     assert np.array_equal(LabelMeDataset(root).mask("a"), half_mask(1))
+
+
+@pytest.mark.parametrize("label", ["__ignore__", "Void"])
+def test_void_is_no_class_without_a_list_of_labels(build: Build, label: str) -> None:
+    root = build("labelme")
+    shape = {"label": label, "shape_type": "rectangle", "points": [[0, 0], [4, 6]]}
+    content = {"imagePath": "b.jpg", "imageHeight": HEIGHT, "imageWidth": WIDTH, "shapes": [shape]}
+    (root / "b.json").write_text(json.dumps(content))
+    dataset = LabelMeDataset(root)
+    assert dataset.classes == ("dog",)
+    assert np.array_equal(dataset.mask("a"), half_mask(1))
+    assert np.array_equal(dataset.mask("b"), half_mask(255))
+    assert [entry.classes for entry in dataset.entries] == [(1,), ()]
 
 
 def test_one_damaged_labelme_file_spoils_only_itself(build: Build) -> None:
