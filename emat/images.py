@@ -105,6 +105,21 @@ def read_mask(source: Source, *, name: str | None = None, max_pixels: int = MAX_
     raise EmatError(f"{name} has colour mode {image.mode}; save the mask as an indexed or greyscale PNG")
 
 
+def read_one_class_mask(source: Path | bytes, *, name: str | None = None) -> Pixels:
+    """`read_mask` for the masks of a single class: plain white on black is the class, index 1, instead of void.
+
+    A 255 that has another colour, in a palette or in VOC's colours, is an index like any other and stays void.
+    """
+    name = name or describe(source)
+    image = _load(source, MASK_FORMATS, MAX_PIXELS, name)
+    mask = read_mask(image, name=name)
+    if not np.isin(mask, (0, VOID)).all():
+        return mask
+    if image.mode in ("P", "RGB", "RGBA") and (np.asarray(image.convert("RGB"))[mask == VOID] != 255).any():
+        return mask
+    return mask // np.uint8(VOID)
+
+
 def read_object_mask(source: Source, *, name: str | None = None, max_pixels: int = MAX_PIXELS) -> NDArray[np.bool_]:
     """The one object drawn in `source` as (H, W) bool, for masks that show a single class.
 

@@ -20,6 +20,7 @@ from emat.images import (
     photo_size,
     read_mask,
     read_object_mask,
+    read_one_class_mask,
     read_photo,
     resize_mask,
     resize_photo,
@@ -237,6 +238,36 @@ def test_masks_whose_classes_are_not_clear_are_refused() -> None:
         read_mask(encoded(Image.new("L", (3, 3)), "JPEG"))
     with pytest.raises(EmatError, match="whole numbers"):
         read_mask(np.zeros((3, 3)))
+
+
+def in_vocs_palette(mask: np.ndarray) -> Image.Image:
+    image = Image.fromarray(mask)
+    image.putpalette(VOC_PALETTE.tobytes())
+    return image
+
+
+BLACK_AND_255 = np.array([[0, 255]], np.uint8)
+ONE_CLASS_MASKS = {  # black beside 255, in every way that it is stored; and the index that 255 stands for
+    "greyscale": (Image.fromarray(BLACK_AND_255), 1),
+    "grey in RGB": (Image.fromarray(BLACK_AND_255).convert("RGB"), 1),
+    "white in RGBA": (Image.fromarray(BLACK_AND_255).convert("RGBA"), 1),
+    "sixteen bits": (Image.fromarray(BLACK_AND_255.astype(np.uint16)), 1),
+    "palette of greys": (Image.fromarray(BLACK_AND_255).convert("P"), 1),
+    "one bit": (Image.fromarray(BLACK_AND_255).convert("1"), 1),
+    "VOC's palette": (in_vocs_palette(BLACK_AND_255), 255),
+    "VOC's colours in RGB": (in_vocs_palette(BLACK_AND_255).convert("RGB"), 255),
+}
+
+
+@pytest.mark.parametrize("stored", ONE_CLASS_MASKS)
+def test_of_one_class_only_plain_white_is_the_class(stored: str) -> None:
+    image, expected = ONE_CLASS_MASKS[stored]
+    assert read_one_class_mask(encoded(image, "PNG")).tolist() == [[0, expected]]
+
+
+def test_of_one_class_255_beside_the_index_1_is_void() -> None:
+    both = Image.fromarray(np.array([[0, 1, 255]], np.uint8))
+    assert read_one_class_mask(encoded(both, "PNG")).tolist() == [[0, 1, 255]]
 
 
 def test_a_mask_is_never_turned() -> None:

@@ -14,7 +14,7 @@ from emat.datasets.tree_dataset import TreeDataset
 from emat.errors import EmatError
 from emat.formats.class_names import class_names_in, label_type, number_classes
 from emat.formats.drawing import LabelMap
-from emat.images import MASK_SUFFIXES, PHOTO_SUFFIXES, VOID, Pixels, read_mask, read_object_mask
+from emat.images import MASK_SUFFIXES, PHOTO_SUFFIXES, Pixels, read_mask, read_object_mask, read_one_class_mask
 
 CLASS_FILES = ("classes.txt", "labels.txt")
 
@@ -38,14 +38,12 @@ class FolderDataset(TreeDataset):
         self.names = tuple(self._masks)
 
     def mask(self, name: str) -> Pixels:
-        """Class indices, (H, W) uint8; with a single class, white on black is that class and not void."""
+        """Class indices, (H, W) uint8; with a single class, plain white on black is that class and not void."""
         if name not in self._masks:
             raise self.unknown(name)
         path = self._masks[name]
-        mask = read_mask(self._tree.source(path), name=self._tree.describe(path))
-        if len(self.classes) == 1 and not (mask == 1).any():
-            return np.where(mask == VOID, np.uint8(1), mask)
-        return mask
+        read = read_one_class_mask if len(self.classes) == 1 else read_mask
+        return read(self._tree.source(path), name=self._tree.describe(path))
 
 
 class ClassFoldersDataset(TreeDataset):

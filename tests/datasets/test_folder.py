@@ -34,9 +34,22 @@ def test_a_folder_needs_its_class_names(build: Build) -> None:
 def test_with_one_class_white_on_black_is_the_object(build: Build) -> None:
     root = build("folder")
     (root / "classes.txt").write_text("cat\n")
+    Image.fromarray(half_mask(255)).save(root / "masks" / "a.png")
+    assert np.array_equal(FolderDataset(root).mask("a"), half_mask(1))
+
+
+def test_with_one_class_an_indexed_mask_of_void_alone_stays_void(build: Build) -> None:
+    root = build("folder")
+    (root / "classes.txt").write_text("cat\n")
     write_indexed_png(root / "masks" / "a.png", half_mask(255))
-    dataset = FolderDataset(root)
-    assert np.array_equal(dataset.mask("a"), half_mask(1))
+    assert np.array_equal(FolderDataset(root).mask("a"), half_mask(255))
+    assert FolderDataset(root).entries[0].classes == ()
+
+
+def test_with_several_classes_white_on_black_is_void(build: Build) -> None:
+    root = build("folder")
+    Image.fromarray(half_mask(255)).save(root / "masks" / "a.png")
+    assert np.array_equal(FolderDataset(root).mask("a"), half_mask(255))
 
 
 def test_photos_and_masks_may_lie_in_folders_below(build: Build) -> None:
