@@ -52,6 +52,18 @@ def test_a_dilation_takes_the_strides_place() -> None:
     torch.testing.assert_close(first(x, 1)[:, :, ::2, ::2], first(x))
 
 
+@torch.no_grad()
+def test_a_dilated_3_by_3_looks_two_positions_away() -> None:
+    block = Bottleneck(16, 4, stride=1).eval()
+    for value in block.parameters():
+        value.abs_()  # so that no ReLU hides anything
+    x = torch.rand(1, 16, 7, 7)
+    changed = x.clone()
+    changed[:, :, 3, 3] += 1
+    moved = (block(changed, 2) - block(x, 2)).abs().amax(dim=(0, 1)) > 0
+    assert moved.nonzero().tolist() == [[row, column] for row in (1, 3, 5) for column in (1, 3, 5)]
+
+
 def test_it_is_frozen_and_stays_in_evaluation_mode() -> None:
     network = ResNet(TINY).train()
     assert not any(module.training for module in network.modules())

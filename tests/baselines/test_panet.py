@@ -14,9 +14,10 @@ def sums(foreground: list[float], background: list[float], count: float = 1.0) -
 
 def test_the_softmax_is_over_the_background_and_all_ways() -> None:
     query = torch.tensor([1.0, 0.0]).view(2, 1, 1)
-    ways = [[sums([1.0, 0.0], [0.0, 1.0])], [sums([0.6, 0.8], [0.0, 1.0])]]
+    ways = [[sums([1.0, 0.0], [0.0, 1.0])], [sums([0.6, 0.8], [1.0, 0.0])]]
     scores = prototype_scores(query, ways)
-    expected = torch.tensor([0.0, 20.0, 12.0]).log_softmax(dim=0)
+    background = 20 / math.sqrt(2)  # one mean over both ways' backgrounds
+    expected = torch.tensor([background, 20.0, 12.0]).log_softmax(dim=0)
     torch.testing.assert_close(scores.flatten(), expected)
 
 

@@ -7,8 +7,8 @@ from tests.baselines.tiny import tasks_for, tiny_method
 
 def test_the_prior_is_the_best_cosine_stretched_from_0_to_1() -> None:
     support = torch.tensor([[1.0, 0.0], [0.0, 0.0]]).view(2, 1, 2)  # one feature, one position off the mask
-    query = torch.tensor([[2.0, 0.0, 3.0], [0.0, 5.0, 4.0]]).view(2, 1, 3)
-    torch.testing.assert_close(prior(query, support), torch.tensor([[1.0, 0.0, 0.6]]))
+    query = torch.tensor([[2.0, 4.0, 3.0], [0.0, 3.0, 4.0]]).view(2, 1, 3)  # cosines 1, 0.8, 0.6
+    torch.testing.assert_close(prior(query, support), torch.tensor([[1.0, 0.5, 0.0]]))
 
 
 def test_the_prior_of_an_empty_mask_is_nowhere() -> None:
