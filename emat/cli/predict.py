@@ -12,7 +12,7 @@ import typer
 from emat.cli.progress import follow
 from emat.cli.score_table import ScoreTable
 from emat.errors import EmatError
-from emat.formats.writing import WRITERS, Writer, open_writer
+from emat.formats.writing import WRITERS, WriteOptions, Writer, open_writer
 from emat.inference.photo_files import PhotoFile, find_photos
 from emat.inference.photos import read_ahead
 from emat.inference.prediction import Thresholds
@@ -42,6 +42,13 @@ def command(
     ] = None,
     presence: Annotated[float | None, typer.Option(help="Probability from which a class counts as there.")] = None,
     threshold: Annotated[float | None, typer.Option(help="Probability from which a pixel is a class's.")] = None,
+    shapes: Annotated[
+        str | None,
+        typer.Option(help="masks (exact) or polygons; coco has masks, labelme and yolo polygons if not given."),
+    ] = None,
+    tolerance: Annotated[
+        float, typer.Option(help="How far polygons may be off, in pixels; 0 keeps every corner of every pixel.")
+    ] = 1.0,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print a summary as JSON.")] = False,
 ) -> None:
@@ -53,6 +60,7 @@ def command(
     Example: emat predict pets.emat holiday/ -o masks --format overlay
     """
     files = find_photos(photos, leave_out=out)
+    options = WriteOptions(shapes, tolerance)
     fitted = _load(segmenter, device, _tiles(tiles))
     chosen = Thresholds(
         fitted.thresholds.presence if presence is None else presence,
@@ -61,7 +69,7 @@ def command(
     fitted.thresholds = chosen
     settings = {"segmenter": file_sha256(segmenter), "tiles": tiles, "thresholds": [chosen.presence, chosen.mask]}
     run = hashlib.sha256(json.dumps(settings).encode()).hexdigest()
-    with open_writer(format, out, fitted.classes_, run=run) as writer:
+    with open_writer(format, out, fitted.classes_, options=options, run=run) as writer:
         done = writer.done()
         if done and not as_json:
             typer.echo(f"continuing: {sum(photo.name in done for photo in files)} of {len(files)} photos are done")

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -65,6 +66,21 @@ def test_a_folder_of_photos_becomes_masks_at_their_own_size(fitted: Path, album:
 def test_every_format_can_be_asked_for(fitted: Path, album: Path, tmp_path: Path, format: str) -> None:
     assert run("predict", fitted, album / "a.jpg", "-o", tmp_path / "out", "--format", format) == 0
     assert len([path for path in (tmp_path / "out").rglob("*") if path.is_file()]) >= 2
+
+
+def test_regions_are_written_as_masks_or_as_polygons_of_a_given_tolerance(
+    fitted: Path, album: Path, tmp_path: Path
+) -> None:
+    def predicted(*options: object) -> list[Any]:
+        out = tmp_path / "-".join(map(str, options))
+        everywhere = ("--presence", 0, "--threshold", 0)
+        assert run("predict", fitted, album / "b.png", "-o", out, "--format", "labelme", *everywhere, *options) == 0
+        return json.loads((out / "b.json").read_text())["shapes"]
+
+    exact, loose = predicted("--tolerance", 0), predicted("--tolerance", 5)
+    assert {shape["shape_type"] for shape in exact} == {"polygon"}
+    assert sum(len(shape["points"]) for shape in loose) < sum(len(shape["points"]) for shape in exact)
+    assert {shape["shape_type"] for shape in predicted("--shapes", "masks")} == {"mask"}
 
 
 def test_results_are_the_same_one_by_one_and_together(fitted: Path, album: Path, tmp_path: Path) -> None:
@@ -142,6 +158,8 @@ def test_what_another_segmenter_left_unfinished_is_not_continued(fitted: Path, a
         (("--format", "gif"), "there is no format 'gif'"),
         (("--tiles", "few"), "--tiles is auto or a number"),
         (("--presence", "7"), "presence threshold is a probability between 0 and 1, not 7"),
+        (("--shapes", "boxes"), "shapes are masks or polygons, not 'boxes'"),
+        (("--tolerance", "-1"), "the tolerance is a number of pixels from 0, not -1"),
         (("--device", "abacus"), "there is no device 'abacus'"),
     ],
 )
