@@ -14,13 +14,14 @@ from numpy.typing import NDArray
 from emat.errors import EmatError
 from emat.images import Pixels, Source, read_photo
 from emat.inference.example import Example
+from emat.inference.feature_cache import FeatureCache
 from emat.inference.fitted import FittedExample, thumbnail
 from emat.inference.fitted_file import is_fitted, read_fitted, write_fitted
 from emat.inference.heads import find_head, head_of, is_training_free, load_head
 from emat.inference.photos import READ_AHEAD, detail_size, prepared, read_ahead
 from emat.inference.prediction import Prediction, Thresholds
 from emat.inference.tiling import Tiles, View, check_tiles, views
-from emat.method import Decision, Method
+from emat.method import Decision, Features, Method
 
 MOST_CLASSES = 254  # what a label map of bytes holds beside background and void
 
@@ -29,7 +30,8 @@ class Segmenter:
     """Learns classes from a few masked photos and finds them in others.
 
     ``fit``, ``add`` and ``remove`` change what it knows; ``predict`` may be called from several threads at once, also
-    while that changes. An example is encoded once, when it is shown.
+    while that changes. An example is encoded once, when it is shown; with a `cache` of the same method, a photo that is
+    asked about again is not encoded again either.
 
     >>> from PIL import Image
     >>> photo = Image.new("RGB", (60, 40), "orange")
@@ -40,11 +42,18 @@ class Segmenter:
     (40, 60)
     """
 
-    def __init__(self, method: Method, thresholds: Thresholds | None = None, tiles: Tiles = None) -> None:
+    def __init__(
+        self,
+        method: Method,
+        thresholds: Thresholds | None = None,
+        tiles: Tiles = None,
+        cache: FeatureCache | None = None,
+    ) -> None:
         check_tiles(tiles)
         self.method = method.eval()
         self.thresholds = thresholds or Thresholds()
         self.tiles = tiles
+        self.cache = cache
         self._examples: tuple[
             FittedExample, ...
         ] = ()  # replaced, never changed: a prediction keeps the one it began with
@@ -151,8 +160,7 @@ class Segmenter:
 
     def _look(self, photo: Pixels, view: View, ways: Sequence[Sequence[Any]], size: tuple[int, int]) -> Decision:
         """The method's decision on one view, at `size`."""
-        features = self.method.features(prepared(photo[view.area], self.method.preparation, self.device))[0]
-        query = self.method.encode_query(features)
+        query = self.method.encode_query(self._features(photo[view.area]))
         return self.method.decide([self.method.compare(query, shots) for shots in ways], size)
 
     @torch.inference_mode()
@@ -161,12 +169,17 @@ class Segmenter:
             raise EmatError(f"an example is Example(photo, {{class: mask}}), not a {type(example).__name__}")
         _check_names(example, _classes(known))
         shown = example.read()
-        features = self.method.features(prepared(shown.photo, self.method.preparation, self.device))[0]
+        features = self._features(shown.photo)
         encodings = {
             name: self.method.encode_support(features, torch.from_numpy(mask).to(self.device))
             for name, mask in shown.masks.items()
         }
         return FittedExample.of(example, encodings, thumbnail(shown))
+
+    def _features(self, photo: Pixels) -> Features:
+        if self.cache is not None:
+            return self.cache.features(photo)
+        return self.method.features(prepared(photo, self.method.preparation, self.device))[0]
 
     def _fitted(self) -> tuple[FittedExample, ...]:
         examples = self._examples

@@ -18,6 +18,7 @@ from PIL import Image
 
 from emat import Example, Prediction, Segmenter
 from emat.errors import EmatError
+from emat.inference.feature_cache import FeatureCache
 from emat.inference.heads import load_head
 from emat.inference.prediction import Thresholds
 from tests.inference.colour_method import ColourMethod
@@ -73,6 +74,18 @@ def test_examples_come_and_go_without_encoding_the_others_again(segmenter: Segme
     assert segmenter.classes_ == ()
     with pytest.raises(EmatError, match="knows no class yet; call fit"):
         segmenter.predict(_photo(RED))
+
+
+def test_with_a_cache_a_photo_is_encoded_once_and_the_answers_are_the_same(tiny_head: Path) -> None:
+    plain = Segmenter.load(tiny_head)
+    caching = Segmenter(plain.method, plain.thresholds, cache=FeatureCache(plain.method, memory_bytes=10**8))
+    photo = _photo(RED, BLUE)
+    for segmenter in (plain, caching):
+        segmenter.fit([Example(photo, {"red": _left()})])
+    assert caching.cache is not None
+    for _ in range(2):
+        np.testing.assert_array_equal(caching.predict(photo).maps["red"], plain.predict(photo).maps["red"])
+    assert caching.cache.counts.misses == 1
 
 
 def test_adding_one_by_one_is_the_same_as_fitting_all(tiny_head: Path) -> None:
