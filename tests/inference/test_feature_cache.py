@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from emat.backbone import build_backbone
@@ -77,6 +77,7 @@ def test_a_name_spares_reading_the_photo(method: Method) -> None:
     assert cache.counts.misses == 2
 
 
+@example(asked=[0, 1, 0, 2, 0], room=2)
 @settings(max_examples=8, deadline=None)
 @given(st.lists(st.integers(0, 4), max_size=10), st.integers(0, 3))
 def test_memory_keeps_what_was_used_last_within_its_limit(
