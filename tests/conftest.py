@@ -5,6 +5,9 @@ from pathlib import Path
 
 import pytest
 
+if "PYTEST_XDIST_WORKER" in os.environ:  # one process a core already: threads would only wait for each other
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 SHARED = Path(os.environ.get("EMAT_SHARED", Path(__file__).parents[2] / "shared"))
 
 

@@ -203,17 +203,5 @@ def test_processes_share_a_folder_that_is_too_small_for_them(method: Method, one
 
 
 @pytest.mark.skipif(os.environ.get("CI") == "true", reason="a measurement of time")
-def test_hashing_is_cheap_against_encoding() -> None:
-    cache = FeatureCache(build_method("emat", image_size=256, device="cpu"), memory_bytes=PLENTY)
-    large = photo(0, (375, 500))
-    cache.features(large)
-    start = time.perf_counter()
-    cache.features(photo(1, (375, 500)))
-    encoding = time.perf_counter() - start
-    start = time.perf_counter()
-    cache.features(large)
-    assert time.perf_counter() - start < encoding / 4
-
-
 def test_weights_of_the_backbone_alone_name_the_features(method: Method) -> None:
     assert set(method.feature_weights()) == set(build_backbone("efficientnet-lite2").state_dict())
