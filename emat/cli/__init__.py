@@ -20,6 +20,8 @@ VERBS: dict[str, str] = {
     "fit": "Learn classes from a few masked photos; writes one file.",
     "predict": "Find those classes in photos: masks and scores, in many formats.",
     "train": "Train a head on any data set with masks.",
+    "eval": "Evaluate a method on few-shot tasks, all settings in one pass.",
+    "report": "Tables and figures from the results of evaluations.",
     "tasks": "Few-shot tasks: digest, count, freeze, show.",
     "weights": "Backbones and heads: what is here, fetch more, import public files.",
     "convert": "Convert annotations between COCO, LabelMe, YOLO-seg and indexed PNG.",

@@ -57,7 +57,7 @@ def _eval(
     if as_json:
         typer.echo(json.dumps({"results": str(path), "summaries": content["summaries"]}, indent=2))
         return
-    Console().print(_table(content))
+    _show(content, Console())
     typer.echo(f"{path}: {content['work']['tasks']} tasks in {content['seconds']:.0f} s")
 
 
@@ -128,20 +128,32 @@ def _name(run: Run) -> str:
     return f"{method}-{cell.dataset}-{cell.split}-fold{folds}-{run.fingerprint[:8]}.json"
 
 
-def _table(content: dict[str, Any]) -> Table:
+def _show(content: dict[str, Any], console: Console) -> None:
     methods = {(each["name"], each["backbone"], each["image_size"]) for each in content["methods"].values()}
-    title = ", ".join(f"{name} on {backbone} at {size} px" for name, backbone, size in sorted(methods))
-    table = Table(title=f"{title}; percent, 95 % intervals", box=box.SIMPLE)
-    for heading in ("Way", "Shot", "Setting", "Fold", "Tasks", "Accuracy", "mIoU", "False masks", "False area"):
-        table.add_column(heading, justify="left" if heading == "Setting" else "right", no_wrap=True)
+    for name, backbone, size in sorted(methods):
+        console.print(f"{name} on {backbone} at {size} px; percent, with 95 % intervals", highlight=False)
+    groups: dict[tuple[int, int, bool, str], list[Summary]] = {}
     for summary in summaries_of(content):
         asked = summary.configuration
-        setting = f"{asked.setting}{', has class' if asked.query_has_class else ''}"
-        split = "" if asked.split in ("train", "val") else f", {asked.split} %"
+        groups.setdefault((asked.way, asked.shot, asked.query_has_class, asked.split), []).append(summary)
+    for (way, shot, has_class, split), summaries in groups.items():
+        words = [f"{way}-way {shot}-shot"]
+        words += ["query has the class"] if has_class else []
+        words += [] if split in ("train", "val") else [f"objects of {split} % of the image"]
+        console.print(_table(", ".join(words), summaries))
+
+
+def _table(title: str, summaries: list[Summary]) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE, pad_edge=False)
+    for heading in ("Setting", "Fold", "Tasks", "Accuracy", "mIoU", "False masks", "Area"):
+        table.add_column(heading, justify="left" if heading == "Setting" else "right", no_wrap=True)
+    for summary in summaries:
         fold = "mean" if summary.fold is None else str(summary.fold)
-        scores = [_score(summary, name) for name in ("accuracy", "miou", "false_mask_rate", "false_area")]
-        cells = (str(asked.way), str(asked.shot), setting + split, fold, str(summary.tasks), *scores)
-        table.add_row(*cells, style="bold" if summary.fold is None else None)
+        setting = summary.configuration.setting.removesuffix("-augmented")
+        sure = [_score(summary, name) for name in ("accuracy", "miou")]
+        false = [_score(summary, name).split(" ")[0] for name in ("false_mask_rate", "false_area")]
+        style = "bold" if summary.fold is None else None
+        table.add_row(setting, fold, str(summary.tasks), *sure, *false, style=style)
     return table
 
 
@@ -149,7 +161,7 @@ def _score(summary: Summary, name: str) -> str:
     value, interval = summary.scores[name], summary.intervals[name]
     if value is None:
         return "-"
-    return f"{100 * value:.1f}" + (f" [{100 * interval[0]:.1f}-{100 * interval[1]:.1f}]" if interval else "")
+    return f"{100 * value:.1f}" + (f" {100 * interval[0]:.1f}-{100 * interval[1]:.1f}" if interval else "")
 
 
 def command(**given: Any) -> None:

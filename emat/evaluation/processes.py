@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import torch
 
+from emat.device import choose_device
 from emat.errors import EmatError
 
 PATIENCE = timedelta(days=7)  # the first process may wait this long for the slowest
@@ -17,7 +18,7 @@ class Processes:
 
     rank: int = 0
     count: int = 1
-    device: torch.device | None = None  # None: the best one here
+    device: torch.device | None = None  # None: wherever the method is
     wait: Callable[[], None] = lambda: None
 
 
@@ -32,13 +33,13 @@ def start_processes(devices: int, nodes: int = 1, device: str | None = None) -> 
     if devices < 1 or nodes < 1:
         raise EmatError(f"at least one device and one node are needed, not {devices} and {nodes}")
     if devices == nodes == 1:
-        return Processes(device=None if device is None else torch.device(device))
+        return Processes(device=choose_device(device))
     try:
         from lightning.fabric import Fabric
         from lightning.fabric.strategies.ddp import DDPStrategy
     except ImportError:
         raise EmatError('several devices need Lightning; install it with pip install "emat[train]"') from None
-    kind = "auto" if device in (None, "auto") else torch.device(device).type
+    kind = choose_device(device).type
     fabric = Fabric(
         accelerator="gpu" if kind == "cuda" else kind,
         devices=devices,

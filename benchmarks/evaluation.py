@@ -1,0 +1,156 @@
+"""Three settings in one pass against the plain way: each setting apart, every task's images encoded afresh.
+
+    python benchmarks/evaluation.py --data VOC2012 --names VOC2012/ImageSets/Segmentation/val.txt --fold 1 --tasks 200
+
+Both ways answer the same tasks with the same network, one image and one pair at a time, so that every prediction can be
+held against the other's: they must be identical. Reading photos and masks counts in both; drawing tasks in neither.
+"""
+
+import argparse
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from emat.datasets.dataset import Dataset
+from emat.evaluation.contender import Contender, load_contender
+from emat.evaluation.one_pass import OnePass, default_limits
+from emat.evaluation.plan import Place, plan, savings
+from emat.evaluation.results import machine
+from emat.formats.whole_files import write_text
+from emat.images import to_pixels
+from emat.inference.feature_cache import FeatureCache
+from emat.inference.methods import build_method
+from emat.method import Features, Method
+from emat.tasks.benchmark import open_benchmark
+from emat.tasks.frozen import FrozenTasks, freeze
+from emat.tasks.task import Setting, Task
+from emat.tensor_files import digest
+
+Answers = dict[Place, tuple[tuple[bool, ...] | None, NDArray[np.uint8]]]  # presence and label map of every task
+
+
+def encode(method: Method, dataset: Dataset, name: str) -> Features:
+    preparation = method.preparation
+    side = preparation.image_size
+    pixels = to_pixels(dataset.image(name), (side, side), preparation.mean, preparation.std)
+    return method.features(torch.from_numpy(pixels)[None])[0]
+
+
+@torch.no_grad()
+def answer_task(method: Method, dataset: Dataset, task: Task) -> tuple[tuple[bool, ...] | None, NDArray[np.uint8]]:
+    """As a script does it: encode the query, encode and compare every shot of every way, decide."""
+    query = method.encode_query(encode(method, dataset, task.query))
+    evidence = []
+    for way, names in zip(task.ways, task.shots, strict=True):
+        shots = []
+        for name in names:
+            mask = torch.from_numpy(dataset.mask(name) == way).float()
+            support = method.encode_support(encode(method, dataset, name), mask)
+            shots += method.compare(query, [support])
+        evidence.append(shots)
+    height, width = dataset.mask(task.query).shape
+    decision = method.decide(evidence, (height, width))
+    return decision.present, decision.label_map
+
+
+def plain_way(method: Method, dataset: Dataset, cells: list[FrozenTasks]) -> Answers:
+    return {
+        Place(number, position): answer_task(method, dataset, task)
+        for number, cell in enumerate(cells)
+        for position, task in enumerate(cell.tasks)
+    }
+
+
+def one_pass(method: Method, dataset: Dataset, cells: list[FrozenTasks]) -> Answers:
+    limits = default_limits()
+    cache = FeatureCache(method, memory_bytes=limits.features)
+    answering = OnePass(method, dataset, cache, support_bytes=limits.supports)
+    answers: Answers = {}
+    for work in plan(dict(enumerate(cells))):
+        height, width = dataset.mask(work.query).shape
+        for question, decision in answering.decisions(work, (height, width)):
+            for place in question.places:
+                answers[place] = decision.present, decision.label_map
+    return answers
+
+
+def differences(one: Answers, other: Answers) -> int:
+    assert one.keys() == other.keys()
+    return sum(one[place][0] != other[place][0] or not np.array_equal(one[place][1], other[place][1]) for place in one)
+
+
+def contender(arguments: argparse.Namespace) -> Contender:
+    if arguments.model is not None:
+        return load_contender(arguments.model, image_size=arguments.size, device="cpu")
+    torch.manual_seed(0)
+    method = build_method("emat", "efficientnet-lite2", image_size=arguments.size, device="cpu").requires_grad_(False)
+    return Contender(method, "efficientnet-lite2", None, None, digest(method.state_dict()), 0)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, help="the data set, photos and masks")
+    parser.add_argument("--names", type=Path, help="file of the images to use, a name a line")
+    parser.add_argument("--fold", type=int, default=1)
+    parser.add_argument("--tasks", type=int, default=200, help="of each setting")
+    parser.add_argument("--way", type=int, default=2)
+    parser.add_argument("--shot", type=int, default=1)
+    parser.add_argument("--size", type=int, default=256, help="pixels a side")
+    parser.add_argument("--model", help="a trained head; default: EMAT with random weights")
+    parser.add_argument("--threads", type=int, help="of PyTorch; default: as many as it takes")
+    parser.add_argument("-o", "--output", type=Path, help="JSON file to write")
+    arguments = parser.parse_args()
+    if arguments.threads:
+        torch.set_num_threads(arguments.threads)
+
+    benchmark = open_benchmark(None, None, arguments.data, names=arguments.names)
+    dataset = benchmark.dataset
+    assert dataset is not None
+    samplers = [
+        benchmark.sampler(arguments.fold, arguments.way, arguments.shot, setting, tasks=arguments.tasks)
+        for setting in Setting
+    ]
+    cells = [freeze(sampler) for sampler in samplers]
+    chosen = contender(arguments)
+    answer_task(chosen.method, dataset, cells[0].tasks[0])  # warm up
+
+    start = time.perf_counter()
+    ours = one_pass(chosen.method, dataset, cells)
+    middle = time.perf_counter()
+    plain = plain_way(chosen.method, dataset, cells)
+    end = time.perf_counter()
+    seconds = {"one_pass": middle - start, "plain": end - middle}
+    wrong = differences(ours, plain)
+    work = savings(cells)
+    report = {
+        "dataset": cells[0].dataset,
+        "fold": arguments.fold,
+        "way": arguments.way,
+        "shot": arguments.shot,
+        "method": chosen.description(),
+        "tasks_per_setting": arguments.tasks,
+        "augmented": {cell.protocol.setting.value: sum(task.augmented for task in cell.tasks) for cell in cells},
+        "work": vars(work),
+        "seconds": seconds,
+        "factor": seconds["plain"] / seconds["one_pass"],
+        "different_predictions": wrong,
+        "machine": machine(),
+    }
+    print(f"{'':24}{'one pass':>12}{'plain way':>12}")
+    print(f"{'images encoded':24}{work.images:>12}{work.images_apart:>12}")
+    print(f"{'pairs compared':24}{work.pairs:>12}{work.pairs_apart:>12}")
+    print(f"{'questions answered':24}{work.questions:>12}{work.tasks:>12}")
+    print(f"{'seconds':24}{seconds['one_pass']:>12.1f}{seconds['plain']:>12.1f}")
+    print(f"{report['factor']:.1f} times faster, {wrong} of {work.tasks} predictions different")
+    if arguments.output:
+        write_text(arguments.output, json.dumps(report, indent=2) + "\n")
+    if wrong:
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+"""What is evaluated is found by file, name or method, and refused in a sentence where it cannot be."""
+
+import json
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from emat.backbone.home import head_file
+from emat.errors import EmatError
+from emat.evaluation.contender import load_contender, trained_fold
+from emat.tensor_files import file_sha256, write_tensors
+
+
+def test_a_file_tells_its_method_backbone_and_size(head: Path) -> None:
+    said = load_contender(head, device="cpu").description()
+    assert (said["name"], said["backbone"], said["image_size"]) == ("emat", "efficientnet-lite2", 64)
+    assert said["head_sha256"] == file_sha256(head)
+
+
+def test_a_name_means_a_head_kept_here(head: Path) -> None:
+    kept = head_file("mine")
+    kept.parent.mkdir(parents=True)
+    kept.write_bytes(head.read_bytes())
+    own, named = (load_contender(each, image_size=96, device="cpu") for each in (head, "mine"))
+    assert named.method.preparation.image_size == 96
+    assert own.weights_sha256 == named.weights_sha256
+
+
+def test_the_fold_a_head_was_trained_for_is_known(head: Path, tmp_path: Path) -> None:
+    path = tmp_path / "fold2.safetensors"
+    write_tensors(path, load_file(head), {"method": "emat", "settings": json.dumps({"fold": 2})})
+    assert trained_fold(path) == 2
+    assert trained_fold(head) is None
+    assert load_contender(path, backbone="efficientnet-lite2", image_size=64, device="cpu").fold == 2
+
+
+def test_a_head_without_backbone_asks_for_one(head: Path, tmp_path: Path) -> None:
+    path = tmp_path / "silent.safetensors"
+    write_tensors(path, load_file(head), {})
+    with pytest.raises(EmatError, match="name it by --backbone"):
+        load_contender(path)
+
+
+@pytest.mark.parametrize(
+    ("model", "method", "words"),
+    [
+        (None, None, "--method prototype"),
+        (None, "emat", "must be trained"),
+        (None, "nothing", "no method 'nothing'"),
+        ("absent", None, "neither a file nor a head"),
+        ("HEAD", "cst", "not cst"),
+    ],
+)
+def test_what_cannot_be_evaluated_is_said(model: str | None, method: str | None, words: str, head: Path) -> None:
+    with pytest.raises(EmatError, match=words):
+        load_contender(str(head) if model == "HEAD" else model, method)

@@ -1,0 +1,98 @@
+"""A results file holds what is needed to repeat and to judge a run, and damage is noticed."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from emat.errors import EmatError
+from emat.evaluation.contender import load_contender
+from emat.evaluation.outcome import TaskOutcome
+from emat.evaluation.plan import Place
+from emat.evaluation.results import read_results, results, summaries_of, write_results
+from emat.evaluation.run import Run
+from emat.evaluation.summary import summarise
+from emat.tasks.benchmark import open_benchmark
+from emat.tasks.frozen import freeze
+from emat.tasks.task import Setting
+
+KEYS = {
+    "format", "fingerprint", "emat", "methods", "options", "threshold", "only_segment", "seeds", "intervals",
+    "machine", "seconds", "work", "cells", "summaries", "outcome_fields", "outcomes",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def content(photos: Path) -> dict[str, Any]:
+    """Two folds in two settings, with outcomes made up: right in fold 0, wrong in fold 1."""
+    benchmark = open_benchmark(None, None, photos, folds="2")
+    contender = load_contender(None, "prototype", image_size=64, device="cpu")
+    chosen = (Setting.ORIGINAL, Setting.FULLY_AUGMENTED)
+    cells = tuple(freeze(benchmark.sampler(fold, 1, 1, each, tasks=5)) for fold in (0, 1) for each in chosen)
+    run = Run(cells, {0: contender, 1: contender})
+    outcomes = {}
+    for number, cell in enumerate(cells):
+        for position, task in enumerate(cell.tasks):
+            right, ways = cell.fold == 0, len(task.ways)
+            outcomes[Place(number, position)] = TaskOutcome(
+                task.ways, (True,) * ways, (right,) * ways, (30 if right else 0,) * ways, (60,) * ways,
+                (20, 50), (30, 60), (0.5,) * ways,
+            )  # fmt: skip
+    return results(run, outcomes, options={"way": "1"}, seconds=1.5)
+
+
+def test_the_file_says_all_that_is_needed(content: dict[str, Any], tmp_path: Path) -> None:
+    write_results(tmp_path / "run.json", content)
+    read = read_results(tmp_path / "run.json")
+    assert set(read) == KEYS
+    assert read == json.loads(json.dumps(content))
+    cell = read["cells"][0]
+    assert len(cell["list_sha256"]) == len(cell["digest"]) == len(read["methods"]["0"]["weights_sha256"]) == 64
+    assert cell["protocol"]["setting"] == "original"
+    assert [len(rows) for rows in read["outcomes"]] == [5, 5, 5, 5]
+    assert read["outcome_fields"] == list(TaskOutcome.__dataclass_fields__)
+
+
+def test_every_task_is_one_line(content: dict[str, Any], tmp_path: Path) -> None:
+    write_results(tmp_path / "run.json", content)
+    lines = (tmp_path / "run.json").read_text().splitlines()
+    rows = [json.loads(line.rstrip(",")) for line in lines if line.startswith("[") and len(line) > 20]
+    assert len(rows) == 20
+
+
+def test_folds_come_before_their_mean(content: dict[str, Any]) -> None:
+    found = [(each.configuration.setting, each.fold, each.tasks) for each in summaries_of(content)]
+    assert found[:3] == [("original", 0, 5), ("original", 1, 5), ("original", None, 10)]
+    assert [each.scores["accuracy"] for each in summaries_of(content)[:3]] == [1, 0, 0.5]
+    assert summaries_of(content)[0].scores["false_mask_rate"] is None
+    assert not summarise([])
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda content: content["outcomes"][1].pop(),
+        lambda content: content["outcomes"][0][0].pop(),
+        lambda content: content["cells"][0].pop("class_ids"),
+        lambda content: content.pop("summaries"),
+    ],
+)
+def test_a_damaged_file_is_refused(content: dict[str, Any], tmp_path: Path, damage: Any) -> None:
+    changed = json.loads(json.dumps(content))
+    damage(changed)
+    (tmp_path / "run.json").write_text(json.dumps(changed))
+    with pytest.raises(EmatError, match="damaged"):
+        read_results(tmp_path / "run.json")
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1]", '{"format": "emat tasks 1"}'])
+def test_another_file_is_refused(text: str, tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text(text)
+    with pytest.raises(EmatError, match="no file of results"):
+        read_results(tmp_path / "run.json")
+
+
+def test_an_absent_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(EmatError, match="cannot be read"):
+        read_results(tmp_path / "absent.json")

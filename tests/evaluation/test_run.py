@@ -1,0 +1,167 @@
+"""A run goes on where it was stopped, is the same in several processes, and never mixes with another."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+
+from emat.cli import main
+from emat.errors import EmatError
+from emat.evaluation.contender import Contender, load_contender
+from emat.evaluation.plan import QueryWork
+from emat.evaluation.processes import Processes, start_processes
+from emat.evaluation.results import read_results
+from emat.evaluation.run import Outcomes, Run, evaluate, remove_journals
+from emat.tasks.benchmark import Benchmark, open_benchmark
+from emat.tasks.frozen import freeze, read_frozen_tasks, write_frozen_tasks
+from emat.tasks.task import Setting
+
+
+class Stopped(Exception):
+    """Stands for whatever ends a process."""
+
+
+@pytest.fixture(scope="module")
+def benchmark(photos: Path) -> Benchmark:
+    return open_benchmark(None, None, photos, folds="2")
+
+
+@pytest.fixture(scope="module")
+def contender() -> Contender:
+    return load_contender(None, "prototype", image_size=64, device="cpu")
+
+
+@pytest.fixture(scope="module")
+def run(benchmark: Benchmark, contender: Contender) -> Run:
+    cells = [freeze(benchmark.sampler(fold, 2, 1, setting, tasks=8)) for fold in (0, 1) for setting in Setting]
+    return Run(tuple(cells), {0: contender, 1: contender})
+
+
+def answered(run: Run, benchmark: Benchmark, journal: Path, **more: object) -> Outcomes:
+    assert benchmark.dataset is not None
+    outcomes = evaluate(run, benchmark.dataset, journal, **more)  # type: ignore[arg-type]
+    assert outcomes is not None
+    return outcomes
+
+
+def test_a_stopped_run_goes_on_without_doing_anything_twice(run: Run, benchmark: Benchmark, tmp_path: Path) -> None:
+    queries: list[str] = []
+
+    def stopping(work: Sequence[QueryWork]) -> Iterator[QueryWork]:
+        for each in work[:3]:
+            queries.append(each.query)
+            yield each
+        raise Stopped
+
+    def watching(work: Sequence[QueryWork]) -> Iterator[QueryWork]:
+        for each in work:
+            queries.append(each.query)
+            yield each
+
+    journal = tmp_path / "stopped.json.journal"
+    with pytest.raises(Stopped):
+        answered(run, benchmark, journal, watch=stopping)
+    with (tmp_path / "stopped.json.journal.0").open("a") as file:
+        file.write('{"query": "photo10", "outcomes": [[0,')  # what a kill in the middle of a line leaves
+    outcomes = answered(run, benchmark, journal, watch=watching)
+    assert outcomes == answered(run, benchmark, tmp_path / "whole.json.journal")
+    assert len(queries) == len(set(queries))
+    remove_journals(journal)
+    assert not list(tmp_path.glob("stopped*"))
+
+
+def test_shares_of_several_processes_make_up_the_whole(run: Run, benchmark: Benchmark, tmp_path: Path) -> None:
+    assert benchmark.dataset is not None
+    journal = tmp_path / "many.json.journal"
+    for rank in (2, 1):
+        assert evaluate(run, benchmark.dataset, journal, processes=Processes(rank, 3)) is None
+    outcomes = answered(run, benchmark, journal, processes=Processes(0, 3))
+    assert outcomes == answered(run, benchmark, tmp_path / "one.json.journal")
+
+
+def test_a_process_whose_journal_is_elsewhere_is_missed(run: Run, benchmark: Benchmark, tmp_path: Path) -> None:
+    with pytest.raises(EmatError, match="must share"):
+        answered(run, benchmark, tmp_path / "half.json.journal", processes=Processes(0, 2))
+
+
+def test_a_journal_of_other_tasks_is_refused(run: Run, benchmark: Benchmark, tmp_path: Path) -> None:
+    journal = tmp_path / "run.json.journal"
+    answered(run, benchmark, journal)
+    other = Run(run.cells, run.contenders, threshold=0.6)
+    assert other.fingerprint != run.fingerprint
+    with pytest.raises(EmatError, match="another run"):
+        answered(other, benchmark, journal)
+
+
+def test_frozen_tasks_give_what_sampled_tasks_give(run: Run, benchmark: Benchmark, tmp_path: Path) -> None:
+    write_frozen_tasks(run.cells[2], tmp_path / "tasks.jsonl")
+    frozen = Run((read_frozen_tasks(tmp_path / "tasks.jsonl"),), run.contenders)
+    sampled = Run(run.cells[2:3], run.contenders)
+    assert frozen.fingerprint == sampled.fingerprint
+    one = answered(frozen, benchmark, tmp_path / "frozen.journal")
+    assert one == answered(sampled, benchmark, tmp_path / "sampled.journal")
+
+
+def test_each_fold_is_answered_by_its_own_head(benchmark: Benchmark, contender: Contender, head: Path) -> None:
+    other = load_contender(head, device="cpu")
+    cells = tuple(freeze(benchmark.sampler(fold, 1, 1, tasks=3)) for fold in (0, 1))
+    assert other.description()["trained_parameters"] == sum(each.numel() for each in load_file(head).values())
+    mixed = Run(cells, {0: contender, 1: other})
+    assert mixed.fingerprint != Run(cells, {0: contender, 1: contender}).fingerprint
+
+
+def test_nothing_to_evaluate_is_an_error(contender: Contender) -> None:
+    with pytest.raises(EmatError, match="nothing to evaluate"):
+        Run((), {0: contender})
+
+
+def test_at_least_one_device_is_needed() -> None:
+    with pytest.raises(EmatError, match="at least one device"):
+        start_processes(0)
+
+
+def words(photos: Path, output: Path, *more: object) -> list[str]:
+    asked = ["eval", "--method", "prototype", "--size", 64, "--data", photos, "--folds", 2, "--device", "cpu"]
+    return [str(word) for word in (*asked, "-o", output, *more)]
+
+
+def in_this_process(photos: Path, output: Path, *more: object) -> dict[str, Any]:
+    with pytest.raises(SystemExit) as left:
+        main(words(photos, output, *more))
+    assert left.value.code == 0
+    return read_results(output)
+
+
+def test_two_processes_give_the_file_of_one(photos: Path, tmp_path: Path) -> None:
+    pytest.importorskip("lightning")
+    more = ("--tasks", 8, "--way", 2, "--setting", "all")
+    two = tmp_path / "two.json"
+    asked = [sys.executable, "-m", "emat", *words(photos, two, *more, "--devices", 2)]
+    subprocess.run(asked, check=True, capture_output=True)
+    one = in_this_process(photos, tmp_path / "one.json", *more)
+    assert one["outcomes"] == read_results(two)["outcomes"]
+    assert one["summaries"] == read_results(two)["summaries"]
+    assert sorted(path.name for path in tmp_path.glob("*.json*")) == ["one.json", "two.json"]
+
+
+def test_a_killed_evaluation_goes_on(photos: Path, tmp_path: Path) -> None:
+    path, journal = tmp_path / "run.json", tmp_path / "run.json.journal.0"
+    more = ("--tasks", 150, "--way", 2)
+    asked = [sys.executable, "-m", "emat", *words(photos, path, *more)]
+    process = subprocess.Popen(asked, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while not (journal.exists() and journal.read_bytes().count(b"\n") > 2):
+        assert process.poll() is None, "it ended before it could be killed"
+        time.sleep(0.005)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert not path.exists()
+    resumed = in_this_process(photos, path, *more)
+    assert resumed["outcomes"] == in_this_process(photos, tmp_path / "whole.json", *more)["outcomes"]
+    assert not journal.exists()
