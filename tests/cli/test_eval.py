@@ -1,0 +1,131 @@
+"""`emat eval` and `emat report` as a user runs them: what they print, what they write, and how they refuse."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from emat.cli import main
+from emat.tasks.frozen import read_frozen_tasks
+from tests.evaluation.conftest import make_photos
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_photos(tmp_path_factory.mktemp("data") / "shapes")
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EMAT_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+
+
+def run(*words: object) -> int:
+    with pytest.raises(SystemExit) as left:
+        main([str(word) for word in words])
+    assert isinstance(left.value.code, int)
+    return left.value.code
+
+
+def evaluate(photos: Path, *words: object) -> int:
+    return run("eval", "--method", "prototype", "--size", 64, "--data", photos, "--device", "cpu", *words)
+
+
+def test_all_settings_ways_and_folds_are_in_one_table(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--folds", 2, "--way", "1,2", "--setting", "all", "--tasks", 4, "-o", "run.json")
+    assert evaluate(photos, *words) == 0
+    printed = capsys.readouterr().out
+    assert "prototype on efficientnet-lite2 at 64 px" in printed
+    assert all(word in printed for word in ("1-way 1-shot", "2-way 1-shot", "partially", "fully", "mean", "run.json"))
+    content = json.loads(Path("run.json").read_text())
+    assert len(content["cells"]) == 12
+    assert content["options"]["setting"] == "all"
+
+
+def test_json_and_a_second_time_costs_nothing(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--folds", 2, "--fold", 0, "--tasks", 4, "--json")
+    assert evaluate(photos, *words) == 0
+    first = json.loads(capsys.readouterr().out)
+    (summary,) = first["summaries"]
+    assert summary["configuration"]["way"] == 1
+    assert summary["tasks"] == 4
+    assert Path(first["results"]).is_file()
+    before = Path(first["results"]).stat().st_mtime_ns
+    assert evaluate(photos, *words) == 0
+    assert json.loads(capsys.readouterr().out) == first
+    assert Path(first["results"]).stat().st_mtime_ns == before
+
+
+def test_a_file_of_tasks_is_evaluated(photos: Path) -> None:
+    words = ("--data", photos, "--folds", 2, "--fold", 1, "--way", 2, "--tasks", 5)
+    assert run("tasks", "freeze", *words, "-o", "tasks.jsonl") == 0
+    assert evaluate(photos, "--tasks", "tasks.jsonl", "-o", "frozen.json") == 0
+    assert evaluate(photos, *words[2:], "-o", "sampled.json") == 0
+    frozen, sampled = (json.loads(Path(f"{name}.json").read_text()) for name in ("frozen", "sampled"))
+    assert frozen["outcomes"] == sampled["outcomes"]
+    assert frozen["cells"][0]["digest"] == read_frozen_tasks(Path("tasks.jsonl")).digest
+
+
+def test_a_head_is_evaluated_with_its_own_size(photos: Path, tiny_head: Path) -> None:
+    words = ("--model", tiny_head, "--data", photos, "--folds", 2, "--fold", 0, "--tasks", 2, "--only-seg")
+    assert run("eval", *words, "--cache", "features", "-o", "run.json") == 0
+    content: dict[str, Any] = json.loads(Path("run.json").read_text())
+    assert content["methods"]["0"]["image_size"] == 64
+    assert content["summaries"][0]["scores"]["accuracy"] is None
+    assert list(Path("features").iterdir())
+
+
+def test_size_splits_are_reported(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--folds", 2, "--size-split", "0-15,0-30", "--tasks", 3, "-o", "sizes.json")
+    assert evaluate(photos, *words) == 0
+    assert "objects of 0-30 % of the image" in capsys.readouterr().out
+    assert run("report", "sizes.json", "-o", "tables.tex", "--figures", "figures") == 0
+    assert r"\toprule" in Path("tables.tex").read_text()
+    assert {path.suffix for path in Path("figures").iterdir()} == {".svg", ".png"}
+    assert run("report", "ours=sizes.json") == 0
+    assert "| ours |" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--way", "two"), "--way is 'two'"),
+        (("--shot", "0"), "--shot is '0'"),
+        (("--fold", "7"), "there is no fold 7"),
+        (("--setting", "half"), "no setting 'half'"),
+        (("--way", "3", "--folds", "2"), "too few for 3 ways"),
+        (("--tasks", "absent.jsonl"), "absent.jsonl cannot be read"),
+        (("--size-split", "small"), "no size range"),
+        (("--device", "abacus"), "no device 'abacus'"),
+        (("--model", "absent"), "neither a file nor a head"),
+    ],
+)
+def test_what_cannot_be_done_is_said(
+    photos: Path, words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert evaluate(photos, *words) == 2
+    assert said in " ".join(capsys.readouterr().err.split())
+
+
+def test_results_of_another_run_are_not_overwritten(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--folds", 2, "--fold", 0, "--tasks", 2, "-o", "run.json")
+    assert evaluate(photos, *words) == 0
+    before = Path("run.json").read_bytes()
+    assert evaluate(photos, *words, "--threshold", 0.6) == 2
+    assert "another run" in capsys.readouterr().err
+    assert Path("run.json").read_bytes() == before
+
+
+def test_report_refuses_other_files_and_formats(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("other.json").write_text("{}")
+    assert run("report", "other.json") == 2
+    assert "no file of results" in capsys.readouterr().err
+    assert run("report", "other.json", "-o", "tables.docx") == 2
+    assert ".md, .tex, .csv" in capsys.readouterr().err
+
+
+def test_data_is_needed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("eval", "--method", "prototype") == 2
+    assert "--data" in capsys.readouterr().err

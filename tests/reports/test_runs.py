@@ -1,0 +1,44 @@
+"""Files of one method become one line; what cannot be told apart is refused."""
+
+import pytest
+
+from emat.errors import EmatError
+from emat.reports.runs import overall, read_lines
+from tests.reports.conftest import Writer
+
+
+def test_folds_of_two_files_are_one_line(write_run: Writer) -> None:
+    files = [write_run("b.json", folds=(1,)), write_run("a.json", folds=(0,))]
+    whole = write_run("whole.json", folds=(0, 1))
+    (joined,), (one,) = read_lines(list(map(str, files))), read_lines([str(whole)])
+    assert joined.summaries == one.summaries
+    assert joined.label == "emat"
+
+
+def test_methods_are_lines_of_their_own(write_run: Writer) -> None:
+    files = [write_run("a.json"), write_run("b.json", method="cst")]
+    assert [line.label for line in read_lines(list(map(str, files)))] == ["emat", "cst"]
+
+
+def test_the_size_tells_runs_of_one_method_apart(write_run: Writer) -> None:
+    files = [write_run("a.json"), write_run("b.json", size=400)]
+    labels = [line.label for line in read_lines(list(map(str, files)))]
+    assert labels[1] == "emat (efficientnet-lite2, 400 px, threshold 0.5)"
+
+
+def test_labels_are_the_users(write_run: Writer) -> None:
+    files = [write_run("a.json"), write_run("b.json")]
+    assert [line.label for line in read_lines([f"ours={files[0]}", f"longer={files[1]}"])] == ["ours", "longer"]
+
+
+def test_the_same_fold_twice_is_refused(write_run: Writer) -> None:
+    files = [write_run("a.json"), write_run("b.json")]
+    with pytest.raises(EmatError, match="LABEL=FILE"):
+        read_lines(list(map(str, files)))
+
+
+def test_one_summary_stands_for_a_configuration(write_run: Writer) -> None:
+    (line,) = read_lines([str(write_run("a.json"))])
+    assert [each.fold for each in overall(line.summaries)] == [None, None]
+    (single,) = read_lines([str(write_run("b.json", folds=(1,)))])
+    assert [each.fold for each in overall(single.summaries)] == [1, 1]
