@@ -4,7 +4,7 @@
     python benchmarks/methods.py hsnet asnet emat:dinov2-s        some methods; emat on another backbone than its own
 
 Each row is measured in a process of its own. Where a backbone's weights are not on this machine random ones take their
-place, which costs the same time and memory.
+place, and the table says so.
 """
 
 import argparse
@@ -134,7 +134,7 @@ def table(rows: list[Row], machine: str) -> str:
         )
     lines += ["", f"{machine}. 1-way 1-shot, the mask covers {COVER:.0%} of the support; best of several runs."]
     if any(row.weights == "random" for row in rows):
-        lines.append("\\* random weights: the pretrained ones were not on this machine; time and memory are the same.")
+        lines.append("\\* random weights: the pretrained ones were not on this machine.")
     return "\n".join(lines)
 
 
