@@ -59,13 +59,11 @@ def backbone_for_timing(name: str) -> Backbone:
 
 
 def examples(ways: int, shots: int, size: int) -> list[Example]:
+    """As many photos as shots, each of which shows every class."""
     random = np.random.default_rng(0)
     side = COVER**0.5 * size
-    return [
-        Example(random.integers(0, 255, (size, size, 3), np.uint8), {f"class {way}": (0, 0, side, side)})
-        for way in range(ways)
-        for _ in range(shots)
-    ]
+    masks = {f"class {way}": (0, 0, side, side) for way in range(ways)}
+    return [Example(random.integers(0, 255, (size, size, 3), np.uint8), masks) for _ in range(shots)]
 
 
 def timed(work: Callable[[], object]) -> float:
@@ -114,6 +112,8 @@ def main() -> None:
     options.add_argument("--size", type=int, default=700, help="pixels a side")
     options.add_argument("--repeats", type=int, default=5)
     options.add_argument("--threads", type=int)
+    options.add_argument("--ways", type=int, nargs="+", default=[1, 2, 5])
+    options.add_argument("--shots", type=int, nargs="+", default=[1, 5])
     options.add_argument("--json", action="store_true")
     chosen = options.parse_args()
     if chosen.threads:
@@ -122,7 +122,7 @@ def main() -> None:
     torch.manual_seed(0)
     method = CorrelationMethod(backbone, build("emat", backbone.channels), chosen.size)
     segmenter = Segmenter(method.requires_grad_(False))
-    costs = [cost(segmenter, ways, shots, chosen.repeats) for ways in (1, 2, 5) for shots in (1, 5)]
+    costs = [cost(segmenter, ways, shots, chosen.repeats) for ways in chosen.ways for shots in chosen.shots]
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     started = first_mask()
     if chosen.json:
