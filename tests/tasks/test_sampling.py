@@ -48,7 +48,7 @@ def fold_of(*counts: int) -> FoldList:
 @given(way=st.integers(1, 3), shot=st.integers(1, 4), has_class=st.booleans(), queries=st.sampled_from(Queries))
 def test_every_task_is_well_formed(way: int, shot: int, has_class: bool, queries: Queries) -> None:
     fold = fold_of(5, 6, 9)
-    protocol = Protocol(way, shot, query_has_class=has_class, queries=queries, tasks=30)
+    protocol = Protocol(way, shot, query_has_class=has_class, queries=queries, tasks=10)
     for task in TaskSampler(fold, protocol):
         assert (task.query, task.query_class) in fold.entries
         assert len(set(task.ways)) == len(task.ways) == way
@@ -59,11 +59,14 @@ def test_every_task_is_well_formed(way: int, shot: int, has_class: bool, queries
             assert set(shots) <= set(fold.images_of_class[class_id])
 
 
-@given(st.permutations(range(20)))
+DRAWN = Protocol(way=2, shot=2, tasks=20, queries=Queries.DRAWN)
+IN_ORDER = list(TaskSampler(fold_of(4, 4, 4), DRAWN))
+
+
+@given(st.lists(st.integers(0, 19), min_size=1, max_size=8))
 def test_a_task_depends_on_its_index_alone(order: list[int]) -> None:
-    sampler = TaskSampler(fold_of(4, 4, 4), Protocol(way=2, shot=2, tasks=20, queries=Queries.DRAWN))
-    in_order = list(TaskSampler(fold_of(4, 4, 4), sampler.protocol))
-    assert [sampler[index] for index in order] == [in_order[index] for index in order]
+    sampler = TaskSampler(fold_of(4, 4, 4), DRAWN)
+    assert [sampler[index] for index in order] == [IN_ORDER[index] for index in order]
 
 
 def test_listed_queries_walk_the_list_round_and_round() -> None:

@@ -8,7 +8,6 @@ import pytest
 
 from emat.datasets.class_areas import ClassAreas
 from emat.datasets.fold_lists import FoldList
-from emat.datasets.pascal import PascalDataset
 from emat.tasks.published import load_split, published_protocol
 from emat.tasks.sampling import TaskSampler
 from emat.tasks.settings import augment
@@ -41,11 +40,6 @@ def test_tasks_equal_the_golden_ones(configuration: str) -> None:
         for task in TaskSampler(fold, protocol, areas)
     ]
     assert drawn == golden
-
-
-@pytest.fixture(scope="module")
-def areas(shared: Path) -> ClassAreas:
-    return ClassAreas(PascalDataset(shared / "data" / "voc2012-masks.zip").mask)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Size splits made from masks equal the circulated ones, and the histogram agrees with them."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -7,7 +8,6 @@ import pytest
 
 from emat.datasets.class_areas import ClassAreas
 from emat.datasets.fold_lists import FoldList
-from emat.datasets.pascal import PascalDataset
 from emat.errors import EmatError
 from emat.tasks.published import load_split
 from emat.tasks.settings import THETA_PASCAL
@@ -19,11 +19,6 @@ from emat.tasks.sizes import (
     size_histogram,
     size_split,
 )
-
-
-@pytest.fixture(scope="module")
-def areas(shared: Path) -> ClassAreas:
-    return ClassAreas(PascalDataset(shared / "data" / "voc2012-masks.zip").mask)
 
 
 @pytest.mark.parametrize("size", PUBLISHED_SIZES)
@@ -69,5 +64,6 @@ def test_theta_is_the_lower_quartile_of_object_sizes() -> None:
 
 
 def test_the_published_theta_is_about_the_quartile_of_the_training_masks(shared: Path, areas: ClassAreas) -> None:
-    train = load_split(shared / "data" / "splits", "pascal", "train")
-    assert quartile_theta(train[:1], areas) == pytest.approx(THETA_PASCAL, abs=0.02)
+    train = load_split(shared / "data" / "splits", "pascal", "train")[0]
+    some = replace(train, entries=train.entries[::4])  # a quarter of the masks tells it as well
+    assert quartile_theta([some], areas) == pytest.approx(THETA_PASCAL, abs=0.02)
