@@ -19,6 +19,7 @@ VERBS: dict[str, str] = {
     "demo": "The main job on five photos, in one command: ends with a picture.",
     "fit": "Learn classes from a few masked photos; writes one file.",
     "predict": "Find those classes in photos: masks and scores, in many formats.",
+    "studio": "The web page on this machine: paint examples, get masks.",
     "train": "Train a head on any data set with masks.",
     "eval": "Evaluate a method on few-shot tasks, all settings in one pass.",
     "report": "Tables and figures from the results of evaluations.",

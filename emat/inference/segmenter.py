@@ -84,6 +84,12 @@ class Segmenter:
         """Write one file that `load` takes; it needs no photo any more. `thumbnails` keeps small pictures of them."""
         write_fitted(Path(path), head_of(self.method, self.thresholds), self._fitted(), thumbnails)
 
+    def copy(self) -> Segmenter:
+        """Another segmenter that knows the same and goes on by itself; the network is shared, not doubled."""
+        other = Segmenter(self.method, self.thresholds, self.tiles, self.cache)
+        other._examples = self._examples
+        return other
+
     @property
     def classes_(self) -> tuple[str, ...]:
         """The names of the classes, in the order in which they were first shown."""

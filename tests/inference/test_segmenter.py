@@ -88,6 +88,13 @@ def test_with_a_cache_a_photo_is_encoded_once_and_the_answers_are_the_same(tiny_
     assert caching.cache.counts.misses == 1
 
 
+def test_a_copy_knows_the_same_and_goes_on_by_itself(segmenter: Segmenter) -> None:
+    segmenter.fit([Example(_photo(RED, GREY), {"red": _left()})])
+    other = segmenter.copy().add(Example(_photo(BLUE, GREY), {"blue": _left()}))
+    assert (segmenter.classes_, other.classes_) == (("red",), ("red", "blue"))
+    assert other.method is segmenter.method
+
+
 def test_adding_one_by_one_is_the_same_as_fitting_all(tiny_head: Path) -> None:
     examples = [Example(_photo(RED, GREY), {"red": _left()}), Example(_photo(GREY, RED), {"red": (24, 0, 48, 32)})]
     together, apart = Segmenter.load(tiny_head).fit(examples), Segmenter.load(tiny_head)

@@ -1,0 +1,37 @@
+"""`emat studio`: the web page on this machine."""
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from emat.errors import EmatError
+from emat.inference.segmenter import Segmenter
+from emat.studio.server import serving
+
+
+def command(
+    load: Annotated[
+        Path | None, typer.Option(help="Begin with the examples of this .emat file.", show_default=False)
+    ] = None,
+    port: Annotated[
+        int | None, typer.Option(min=1, max=65535, help="The port; the first free one from 7860 on unless given.")
+    ] = None,
+    browser: Annotated[bool, typer.Option(help="Open the page in the browser.")] = True,
+    model: Annotated[str, typer.Option(help="The head: default, a name from `emat weights list`, or a file.")] = (
+        "default"
+    ),
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
+) -> None:
+    """Paint a few examples in the browser and get masks on other photos. Nothing leaves this machine.
+
+    Example: emat studio --load pets.emat
+    """
+    if load is not None and not load.is_file():
+        raise EmatError(f"{load} does not exist; write one with `emat fit` or save one in the studio")
+    segmenter = Segmenter.load(model if load is None else load, device=device)
+    with serving(segmenter, port, browser=browser) as address:
+        typer.echo(f"The studio is at {address} (Ctrl+C ends it)")
+        while True:
+            time.sleep(3600)

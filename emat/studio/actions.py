@@ -1,0 +1,287 @@
+"""What the buttons do to a session. EmatError says in a sentence what the user can do about it."""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from emat.demo.photos import demo_photos
+from emat.errors import EmatError
+from emat.formats.class_names import BACKGROUND_NAMES, IGNORED_NAMES
+from emat.images import Pixels, read_object_mask, read_photo, resize_mask
+from emat.inference.example import Example, Mask
+from emat.inference.segmenter import Segmenter
+from emat.studio.answers import label_map
+from emat.studio.painting import masks_of
+from emat.studio.photos import MAX_PIXELS, StudioPhoto, read_dropped, safe_name, studio_photo
+from emat.studio.session import MOST_CLASSES, MOST_PHOTOS, Question, Session, StudioClass, new_session
+
+LONGEST_CLASS = 40
+
+
+@dataclass(frozen=True)
+class Looked:
+    """How far a run over the photos is."""
+
+    done: int
+    count: int
+    question: Question | None  # that has its answer now
+
+
+def add_classes(session: Session, text: str) -> None:
+    """Name classes, one or several separated by commas."""
+    names = [" ".join(part.split()) for part in re.split(r"[,;\n]", text)]
+    with session.lock:
+        for name in filter(None, names):
+            _add_class(session, name)
+
+
+def remove_class(session: Session, number: int) -> None:
+    """Forget a class that no example shows."""
+    with session.lock:
+        name = next((shown.name for shown in session.classes if shown.number == number), None)
+        count = sum(name in example.classes for example in session.segmenter.examples_)
+        if count:
+            raise EmatError(f"{name} is shown by {count} of your examples; remove those first")
+        session.classes = [shown for shown in session.classes if shown.number != number]
+        if session.brush == name:
+            session.brush = session.classes[0].name if session.classes else None
+
+
+def choose_brush(session: Session, number: int) -> None:
+    """Paint this class from now on."""
+    with session.lock:
+        session.brush = next((shown.name for shown in session.classes if shown.number == number), session.brush)
+
+
+def add_drafts(session: Session, files: Sequence[Path]) -> list[EmatError]:
+    """Photos that will be examples once they are painted; returns what is wrong with those that cannot."""
+    if not session.classes:
+        raise EmatError("name at least one class in step 1 first, so that there is something to paint")
+    photos, problems = _read_all(files, [draft.name for draft in session.drafts])
+    with session.lock:
+        session.drafts.extend(photos[: MOST_PHOTOS - len(session.drafts)])
+    return problems
+
+
+def skip_draft(session: Session) -> None:
+    """Leave out the photo in the editor."""
+    with session.lock:
+        del session.drafts[:1]
+
+
+def add_mask_file(session: Session, file: Path, layers: Sequence[Pixels]) -> dict[str, Mask]:
+    """The masks in the editor, and on top of them the one in a file, for the class that is being painted."""
+    with session.lock:
+        draft, brush = _draft(session), session.brush
+    if brush is None:
+        raise EmatError("name the class of this mask in step 1 first")
+    name = safe_name(file.name)
+    mask = read_object_mask(file.read_bytes(), name=name, max_pixels=MAX_PIXELS)
+    if mask.shape != draft.size:
+        raise EmatError(
+            f"{name} is {mask.shape[1]} x {mask.shape[0]} pixels but the photo is {draft.size[1]} x {draft.size[0]}; "
+            "save the mask at the photo's size"
+        )
+    size = draft.pixels.shape[0], draft.pixels.shape[1]
+    painted = {other: under.copy() for other, under in masks_of(layers, session.colours, size).items()}
+    small = resize_mask(mask.astype(np.uint8), size) > 0
+    for under in painted.values():
+        under &= ~small
+    return {**painted, brush: small | painted.get(brush, False)}
+
+
+def add_example(session: Session, layers: Sequence[Pixels]) -> None:
+    """Learn from the photo in the editor as it is painted, and turn to the next one."""
+    with session.lock:
+        draft = _draft(session)
+    masks = masks_of(layers, session.colours, (draft.pixels.shape[0], draft.pixels.shape[1]))
+    if not masks:
+        raise EmatError(f"nothing is painted on {draft.name} yet; paint {session.brush or 'a class'} with the brush")
+    _learn(session, draft, masks)
+    with session.lock:
+        session.drafts = [other for other in session.drafts if other is not draft]
+
+
+def remove_example(session: Session, place: int) -> None:
+    """Forget an example, by its place."""
+    with session.lock:
+        session.segmenter.remove(place)
+        session.version += 1
+
+
+def add_photos(session: Session, files: Sequence[Path]) -> list[EmatError]:
+    """Photos to look for the classes in; returns what is wrong with those that cannot be read."""
+    room = MOST_PHOTOS - len(session.questions)
+    photos, problems = _read_all(files[:room], [question.photo.name for question in session.questions.values()])
+    if len(files) > room:
+        problems.append(EmatError(f"the page holds {MOST_PHOTOS} photos, so {len(files) - room} were left out"))
+    with session.lock:
+        for photo in photos:
+            _ask(session, photo)
+    return problems
+
+
+def remove_photo(session: Session, key: int) -> None:
+    """Take a photo off the page."""
+    with session.lock:
+        session.questions.pop(key, None)
+        if session.correcting == key:
+            session.correcting = None
+
+
+def look(session: Session) -> Iterator[Looked]:
+    """Answer every question that has no answer from the examples of now; ends early when those change again."""
+    with session.lock:
+        version, segmenter = session.version, session.segmenter
+        todo = [question for question in session.questions.values() if question.version != version]
+    if not segmenter.examples_:
+        for question in todo:
+            question.prediction, question.version = None, version
+        return
+    yield Looked(0, len(todo), None)
+    for done, question in enumerate(todo, start=1):
+        prediction = segmenter.predict(question.photo.pixels)
+        with session.lock:
+            if session.version != version:
+                return
+            question.prediction = replace(prediction, photo=question.photo.pixels)  # one copy of it is enough
+            question.version = version
+        yield Looked(done, len(todo), question)
+
+
+def set_threshold(session: Session, number: int, value: float) -> None:
+    """From which probability on the class is seen."""
+    with session.lock:
+        for shown in session.classes:
+            if shown.number == number:
+                session.thresholds[shown.name] = min(max(value, 0.0), 1.0)
+
+
+def begin_correction(session: Session, key: int) -> tuple[StudioPhoto, dict[str, Mask]]:
+    """A question's photo and masks for the editor."""
+    with session.lock:
+        question = session.questions.get(key)
+        if question is None:
+            raise EmatError("this photo is no longer on the page; choose another one")
+        session.correcting = key
+        numbers = {shown.name: shown.number for shown in session.classes}
+        size = (question.photo.pixels.shape[0], question.photo.pixels.shape[1])
+        labels = label_map(session, question, numbers, size)
+        return question.photo, {name: labels == number for name, number in numbers.items() if (labels == number).any()}
+
+
+def finish_correction(session: Session, layers: Sequence[Pixels]) -> bool:
+    """Keep what was painted as the photo's mask and learn from it; False if there is nothing to learn from."""
+    with session.lock:
+        question = session.questions.get(-1 if session.correcting is None else session.correcting)
+        if question is None:
+            raise EmatError("no photo is being corrected; choose Correct under one")
+    size = (question.photo.pixels.shape[0], question.photo.pixels.shape[1])
+    masks = masks_of(layers, session.colours, size)
+    if masks:
+        _learn(session, question.photo, masks)
+    with session.lock:
+        question.corrected = masks
+        session.correcting = None
+    return bool(masks)
+
+
+def cancel_correction(session: Session) -> None:
+    """Leave the photo as it was."""
+    with session.lock:
+        session.correcting = None
+
+
+def start_demo(session: Session) -> None:
+    """The examples and photos of `emat demo`."""
+    demo = demo_photos()
+    for example in demo.examples:
+        shown = example.read()
+        with session.lock:
+            for name in shown.masks:
+                if name not in session.colours:
+                    _add_class(session, name)
+        photo = studio_photo(shown.photo, safe_name(example.title))
+        size = (photo.pixels.shape[0], photo.pixels.shape[1])
+        small = {name: resize_mask(mask.astype(np.uint8), size) > 0 for name, mask in shown.masks.items()}
+        _learn(session, photo, small)
+    with session.lock:
+        taken = [question.photo.name for question in session.questions.values()]
+        for path in demo.questions.values():
+            _ask(session, studio_photo(read_photo(path), safe_name(path.name, taken)))
+
+
+def take_over(session: Session, segmenter: Segmenter) -> None:
+    """Go on with what a fitted file knows, instead of the examples so far; the photos stay."""
+    fresh = new_session(segmenter)
+    if len(fresh.classes) > MOST_CLASSES:
+        raise EmatError(f"the file knows {len(fresh.classes)} classes; this page shows at most {MOST_CLASSES}")
+    with session.lock:
+        session.segmenter, session.classes, session.brush = segmenter, fresh.classes, fresh.brush
+        session.thresholds, session.correcting = {}, None
+        session.version += 1
+
+
+def start_over(session: Session, segmenter: Segmenter) -> None:
+    """Forget everything that was done in this tab."""
+    fresh = new_session(segmenter)
+    with session.lock:
+        take_over(session, segmenter)
+        session.drafts, session.questions, session.first_shown = fresh.drafts, fresh.questions, 0
+
+
+def save_fitted(session: Session, folder: Path) -> Path:
+    """Write what was learned as `<first class>.emat` into `folder`."""
+    names = session.segmenter.classes_
+    if not names:
+        raise EmatError("there is nothing to save yet; add an example in step 2 first")
+    folder.mkdir(parents=True, exist_ok=True)
+    place = folder / f"{Path(safe_name(names[0].replace('.', '_'))).stem}.emat"
+    session.segmenter.save(place)
+    return place
+
+
+def _add_class(session: Session, name: str) -> None:
+    if len(name) > LONGEST_CLASS or not name.isprintable():
+        raise EmatError(f"the class name {name[:LONGEST_CLASS]!r} is too long or not printable; choose a short word")
+    if name.lower() in (*BACKGROUND_NAMES, *IGNORED_NAMES):
+        raise EmatError(f"{name!r} stands for no class in annotation files; choose another name")
+    if name.casefold() in {shown.name.casefold() for shown in session.classes}:
+        raise EmatError(f"there is a class {name!r} already")
+    if len(session.classes) >= MOST_CLASSES:
+        raise EmatError(f"the page has colours for {MOST_CLASSES} classes; remove one first")
+    taken = {shown.number for shown in session.classes}
+    number = next(number for number in range(1, MOST_CLASSES + 1) if number not in taken)
+    session.classes.append(StudioClass(name, number))
+    session.brush = session.brush or name
+
+
+def _learn(session: Session, photo: StudioPhoto, masks: dict[str, Mask]) -> None:
+    session.segmenter.add(Example(photo.pixels, masks, name=photo.name))
+    with session.lock:
+        session.version += 1
+
+
+def _ask(session: Session, photo: StudioPhoto) -> None:
+    session.questions[session.next_key] = Question(session.next_key, photo)
+    session.next_key += 1
+
+
+def _draft(session: Session) -> StudioPhoto:
+    if not session.drafts:
+        raise EmatError("there is no photo to paint on; drop one in step 2 first")
+    return session.drafts[0]
+
+
+def _read_all(files: Sequence[Path], taken: Sequence[str]) -> tuple[list[StudioPhoto], list[EmatError]]:
+    photos: list[StudioPhoto] = []
+    problems: list[EmatError] = []
+    for file in files:
+        try:
+            photos.append(read_dropped(file, [*taken, *(photo.name for photo in photos)]))
+        except EmatError as error:
+            problems.append(error)
+    return photos, problems

@@ -1,0 +1,302 @@
+"""Which component starts which action, and what the page shows afterwards."""
+
+import html
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+
+from emat.errors import EmatError
+from emat.studio import actions, cards
+from emat.studio.export import export_masks
+from emat.studio.networks import Networks
+from emat.studio.page import Page, Painter, brush
+from emat.studio.painting import paint_of
+from emat.studio.session import Session, Sessions
+
+# sessionStorage belongs to one tab and outlives a reload; a BrowserState would be shared by all tabs.
+RECALL = "() => [sessionStorage.getItem('emat-studio') || '']"
+REMEMBER = "token => { sessionStorage.setItem('emat-studio', token); }"
+FETCH = "() => setTimeout(() => document.querySelector('#download')?.click(), 100)"
+TO_ANSWERS = "() => document.querySelector('#answers')?.scrollIntoView({behavior: 'smooth'})"
+SURE = "token => [token, confirm('Forget all classes, examples and photos of this tab?')]"
+
+Updates = dict[Any, Any]
+
+
+class Studio:
+    """The page's behaviour: a handler for every event. `folder` is where downloads are made."""
+
+    def __init__(self, page: Page, networks: Networks, folder: Path) -> None:
+        self.page, self.networks, self.folder = page, networks, folder
+        self.sessions = Sessions(networks.begin)
+
+    def connect(self) -> None:
+        """Attach the handlers; called once, inside the page's blocks."""
+        page, on = self.page, self._on
+        opened = page.blocks.load(
+            self.open_tab, page.kept, page.outputs(), js=RECALL, show_progress="hidden", api_visibility="private"
+        )
+        opened.then(None, page.kept, None, js=REMEMBER).then(**self._looking())
+        for start in (page.add_class.click, page.name.submit):
+            on(start, self.name_classes, [page.name])
+        on(page.chips.click, self.press)
+        on(page.demo.click, self.try_example, shows=[page.examples]).then(**self._looking())
+        on(page.open_file.upload, self.open_fitted, [page.open_file], shows=[page.examples]).then(**self._looking())
+        on(page.draft_files.upload, self.drop_drafts, [page.draft_files], shows=[page.draft_files])
+        on(page.draft.brushes.click, self.press)
+        on(page.mask_file.upload, self.drop_mask, [page.mask_file, page.draft.editor])
+        added = on(page.draft.done.click, self.add_example, [page.draft.editor], shows=[page.examples])
+        added.then(**self._looking())
+        on(page.draft.leave.click, self.skip_draft)
+        on(page.examples.click, self.press).then(**self._looking())
+        on(page.photo_files.upload, self.drop_photos, [page.photo_files], shows=[page.photo_files]).then(
+            **self._looking()
+        )
+        on(page.sliders.input, self.slide, trigger_mode="always_last")
+        on(page.answers.click, self.press)
+        on(page.correction.brushes.click, self.press)
+        on(page.correction.done.click, self.finish_correction, [page.correction.editor], shows=[page.examples]).then(
+            None, None, None, js=TO_ANSWERS
+        ).then(**self._looking())
+        on(page.correction.leave.click, self.cancel_correction)
+        on(page.export.click, self.download_masks, [page.format], shows=[page.export]).success(js=FETCH)
+        on(page.save.click, self.save_fitted, shows=[page.save]).success(js=FETCH)
+        on(page.start_over.click, self.start_over, [page.sure], js=SURE)
+
+    def open_tab(self, kept: str) -> Updates:
+        """A tab is opened or reloaded: its session again, or a new one."""
+        session = self.sessions.open(kept)
+        actions.cancel_correction(session)
+        everything = {**self._whole(session), **self._draft(session), **self._correction(session)}
+        return {self.page.token: session.token, self.page.kept: session.token, **everything}
+
+    def press(self, session: Session, event: dict[str, Any]) -> Updates:
+        """A button inside our own HTML: what it does is in its `data-act`."""
+        act, value = str(event.get("act")), _whole_number(event.get("value"))
+        if act == "remove-class":
+            actions.remove_class(session, value)
+            return {**self._whole(session), **self._brushes(session)}
+        if act == "brush":
+            actions.choose_brush(session, value)
+            return self._brushes(session)
+        if act == "remove-example":
+            actions.remove_example(session, value)
+            return self._whole(session)
+        if act == "remove-photo":
+            actions.remove_photo(session, value)
+            return {**self._whole(session), **self._correction(session, keep=True)}
+        if act == "page":
+            session.first_shown = value
+            return {self.page.answers: cards.answer_cards(session)}
+        if act == "correct":
+            actions.begin_correction(session, value)
+            return self._correction(session)
+        raise EmatError("this button is not known; reload the page")
+
+    def name_classes(self, session: Session, text: str) -> Updates:
+        """Step 1."""
+        actions.add_classes(session, text or "")
+        return {**self._whole(session), **self._brushes(session), self.page.name: ""}
+
+    def try_example(self, session: Session) -> Updates:
+        """The photos of `emat demo`."""
+        actions.start_demo(session)
+        return {**self._whole(session), **self._brushes(session)}
+
+    def open_fitted(self, session: Session, file: str) -> Updates:
+        """A .emat file."""
+        actions.take_over(session, self.networks.open_file(Path(file)))
+        return {**self._whole(session), **self._brushes(session), **self._correction(session)}
+
+    def drop_drafts(self, session: Session, files: Sequence[str] | None) -> Updates:
+        """Photos to paint on; those before them stay in the editor."""
+        empty = not session.drafts
+        _warn(actions.add_drafts(session, [Path(file) for file in files or ()]))
+        shown = self._draft(session) if empty else {self.page.draft.title: _draft_title(session)}
+        return {self.page.draft_files: None, **shown}
+
+    def drop_mask(self, session: Session, file: str, painted: dict[str, Any] | None) -> Updates:
+        """A mask file instead of paint."""
+        masks = actions.add_mask_file(session, Path(file), _layers(painted))
+        pixels = session.drafts[0].pixels
+        layer = paint_of(masks, session.colours, (pixels.shape[0], pixels.shape[1]))
+        return {self.page.draft.editor: {"background": pixels, "layers": [layer], "composite": None}}
+
+    def add_example(self, session: Session, painted: dict[str, Any] | None) -> Updates:
+        """What was painted becomes an example."""
+        actions.add_example(session, _layers(painted))
+        return {**self._whole(session), **self._draft(session)}
+
+    def skip_draft(self, session: Session) -> Updates:
+        """The next photo."""
+        actions.skip_draft(session)
+        return self._draft(session)
+
+    def drop_photos(self, session: Session, files: Sequence[str] | None) -> Updates:
+        """Photos to look in."""
+        _warn(actions.add_photos(session, [Path(file) for file in files or ()]))
+        return {**self._whole(session), self.page.photo_files: None}
+
+    def slide(self, session: Session, event: dict[str, Any]) -> Updates:
+        """A threshold moved: the cards are coloured anew from the probabilities that are there."""
+        actions.set_threshold(session, _whole_number(event.get("number")), _number(event.get("value")))
+        return {self.page.answers: cards.answer_cards(session)}
+
+    def finish_correction(self, session: Session, painted: dict[str, Any] | None) -> Updates:
+        """What was painted is the photo's mask, and an example."""
+        if not actions.finish_correction(session, _layers(painted)):
+            gr.Info("Nothing is painted, so the photo counts as empty. It teaches nothing and is not an example.")
+        return {**self._whole(session), **self._correction(session)}
+
+    def cancel_correction(self, session: Session) -> Updates:
+        """Leave it."""
+        actions.cancel_correction(session)
+        return self._correction(session)
+
+    def download_masks(self, session: Session, format: str) -> Updates:
+        """A zip."""
+        return {self.page.download: str(export_masks(session, format, self.folder / session.token))}
+
+    def save_fitted(self, session: Session) -> Updates:
+        """A .emat file."""
+        return {self.page.download: str(actions.save_fitted(session, self.folder / session.token))}
+
+    def start_over(self, session: Session, sure: bool) -> Updates:
+        """An empty page again."""
+        if not sure:
+            return {}
+        actions.start_over(session, self.networks.begin())
+        return {**self._whole(session), **self._draft(session), **self._correction(session)}
+
+    def look(self, token: str) -> Iterator[Updates]:
+        """Answer what is not answered, card by card."""
+        page = self.page
+        try:
+            session = self.sessions.find(token)
+            for looked in actions.look(session):
+                updates = {page.progress: cards.progress_line(looked.done, looked.count)}
+                if looked.question is not None and cards.is_shown(session, looked.question):
+                    updates[page.answers] = cards.answer_cards(session)
+                yield updates
+            yield {page.progress: ""}
+        except EmatError as error:
+            raise _sentence(error) from None
+
+    def _on(
+        self,
+        start: Callable[..., Any],
+        handler: Callable[..., Updates],
+        inputs: Sequence[Any] = (),
+        shows: Sequence[Any] = (),
+        **options: Any,
+    ) -> Any:
+        """Run `handler` with the tab's session; `shows` is where a wait is seen."""
+        waiting = (
+            {"show_progress": "minimal", "show_progress_on": list(shows)} if shows else {"show_progress": "hidden"}
+        )
+        settings = {"api_visibility": "private", "concurrency_limit": 4, **waiting, **options}
+        return start(self._with_session(handler), [self.page.token, *inputs], self.page.outputs(), **settings)
+
+    def _with_session(self, handler: Callable[..., Updates]) -> Callable[..., Updates]:
+        """`handler`, given the session in place of its token; what is wrong appears in the page."""
+
+        def run(token: str, *inputs: Any) -> Updates:
+            try:
+                return handler(self.sessions.find(token), *inputs)
+            except EmatError as error:
+                raise _sentence(error) from None
+
+        def run_with_event(token: str, event: gr.EventData) -> Updates:
+            return run(token, event._data if isinstance(event._data, dict) else {})
+
+        # Gradio hands over the event where a signature asks for it.
+        return run_with_event if handler in (self.press, self.slide) else run
+
+    def _looking(self) -> dict[str, Any]:
+        return {
+            "fn": self.look,
+            "inputs": self.page.token,
+            "outputs": [self.page.progress, self.page.answers],
+            "show_progress": "hidden",
+            "api_visibility": "private",
+            "concurrency_limit": 4,
+        }
+
+    def _whole(self, session: Session) -> Updates:
+        """Everything but the editors."""
+        page = self.page
+        return {
+            page.demo: gr.update(visible=session.is_empty()),
+            page.chips: cards.class_chips(session),
+            page.examples: cards.example_cards(session),
+            page.sliders: cards.threshold_sliders(session),
+            page.answers: cards.answer_cards(session),
+        }
+
+    def _brushes(self, session: Session) -> Updates:
+        updates: Updates = {}
+        for painter in (self.page.draft, self.page.correction):
+            updates[painter.brushes] = cards.brush_chips(session)
+            updates[painter.editor] = gr.update(brush=brush(session.colours.get(session.brush or "")))
+        return updates
+
+    def _draft(self, session: Session) -> Updates:
+        if not session.drafts:
+            return self._closed(self.page.draft)
+        layers: list[Any] = []
+        return self._opened(self.page.draft, session, session.drafts[0].pixels, layers, _draft_title(session))
+
+    def _correction(self, session: Session, keep: bool = False) -> Updates:
+        if session.correcting is None:
+            return self._closed(self.page.correction)
+        if keep:
+            return {}
+        photo, masks = actions.begin_correction(session, session.correcting)
+        layer = paint_of(masks, session.colours, (photo.pixels.shape[0], photo.pixels.shape[1]))
+        title = f'<p class="quiet">Correcting <b>{html.escape(photo.name)}</b></p>'
+        return self._opened(self.page.correction, session, photo.pixels, [layer], title)
+
+    def _opened(self, painter: Painter, session: Session, photo: Any, layers: list[Any], title: str) -> Updates:
+        value = {"background": photo, "layers": layers, "composite": None}
+        return {
+            painter.panel: gr.update(visible=True),
+            painter.title: title,
+            painter.brushes: cards.brush_chips(session),
+            painter.editor: gr.update(value=value, brush=brush(session.colours.get(session.brush or ""))),
+        }
+
+    def _closed(self, painter: Painter) -> Updates:
+        return {painter.panel: gr.update(visible="hidden"), painter.editor: None}
+
+
+def _draft_title(session: Session) -> str:
+    left = len(session.drafts) - 1
+    more = f", {left} more waiting" if left else ""
+    return f'<p class="quiet">Painting <b>{html.escape(session.drafts[0].name)}</b>{more}</p>'
+
+
+def _layers(painted: dict[str, Any] | None) -> list[Any]:
+    return list(painted["layers"]) if painted else []
+
+
+def _sentence(error: EmatError) -> Exception:
+    """The error as the page shows it."""
+    text = str(error)
+    return gr.Error(html.escape(text[:1].upper() + text[1:]), duration=12, title="One moment", print_exception=False)
+
+
+def _warn(problems: Sequence[EmatError]) -> None:
+    for problem in problems:
+        gr.Warning(html.escape(str(problem)), duration=12, title="Left out")
+
+
+def _whole_number(value: Any) -> int:
+    return int(_number(value))
+
+
+def _number(value: Any) -> float:
+    if not isinstance(value, (int, float)) or not -1e9 < value < 1e9:
+        raise EmatError("the page sent something that is no number; reload it")
+    return float(value)
