@@ -145,7 +145,7 @@ def _show(content: dict[str, Any], console: Console) -> None:
 
 def _table(title: str, summaries: list[Summary]) -> Table:
     table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE, pad_edge=False)
-    for heading in ("Setting", "Fold", "Tasks", "Accuracy", "mIoU", "False masks", "Area"):
+    for heading in ("Setting", "Fold", "Tasks", "Accuracy", "mIoU", "False\nmasks", "False\narea"):
         table.add_column(heading, justify="left" if heading == "Setting" else "right", no_wrap=True)
     for summary in summaries:
         fold = "mean" if summary.fold is None else str(summary.fold)

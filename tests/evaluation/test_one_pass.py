@@ -12,6 +12,7 @@ from emat.evaluation.contender import load_contender
 from emat.evaluation.one_pass import OnePass, tensor_bytes
 from emat.evaluation.outcome import TaskOutcome, judge_task
 from emat.evaluation.plan import Place, plan
+from emat.evaluation.workers import all_cores
 from emat.images import to_pixels
 from emat.inference.feature_cache import FeatureCache
 from emat.method import Features, Method
@@ -89,6 +90,26 @@ def test_one_pass_equals_every_configuration_alone(method: Method, benchmark: Be
 def test_without_room_to_keep_anything_the_outcomes_stay(method: Method, benchmark: Benchmark) -> None:
     asked = cells(benchmark)[:4]
     assert in_one_pass(method, benchmark, asked, kept=0) == in_one_pass(method, benchmark, asked)
+
+
+def test_workers_change_nothing(method: Method, benchmark: Benchmark) -> None:
+    assert benchmark.dataset is not None
+    asked = cells(benchmark)
+    work = plan(dict(enumerate(asked)))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        plain = in_one_pass(method, benchmark, asked)
+        with all_cores(torch.device("cpu"), 3) as workers:
+            cache = FeatureCache(method, memory_bytes=PLENTY)
+            answering = OnePass(method, benchmark.dataset, cache, support_bytes=PLENTY, workers=workers)
+            following = [*(each.query for each in work[1:]), None]
+            pairs = [
+                pair for each, after in zip(work, following, strict=True) for pair in answering.answer(each, after)
+            ]
+    finally:
+        torch.set_num_threads(threads)
+    assert dict(pairs) == plain
 
 
 def test_each_photo_is_encoded_once(method: Method, benchmark: Benchmark) -> None:
