@@ -1,6 +1,5 @@
 """Traced regions are exactly the mask, and hang together as they should."""
 
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
