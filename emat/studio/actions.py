@@ -85,7 +85,7 @@ def add_mask_file(session: Session, file: Path, layers: Sequence[Pixels]) -> dic
             f"{name} is {mask.shape[1]} x {mask.shape[0]} pixels but the photo is {draft.size[1]} x {draft.size[0]}; "
             "save the mask at the photo's size"
         )
-    size = draft.pixels.shape[0], draft.pixels.shape[1]
+    size = _working_size(draft)
     painted = {other: under.copy() for other, under in masks_of(layers, session.colours, size).items()}
     small = resize_mask(mask.astype(np.uint8), size) > 0
     for under in painted.values():
@@ -97,7 +97,7 @@ def add_example(session: Session, layers: Sequence[Pixels]) -> None:
     """Learn from the photo in the editor as it is painted, and turn to the next one."""
     with session.lock:
         draft = _draft(session)
-    masks = masks_of(layers, session.colours, (draft.pixels.shape[0], draft.pixels.shape[1]))
+    masks = masks_of(layers, session.colours, _working_size(draft))
     if not masks:
         raise EmatError(f"nothing is painted on {draft.name} yet; paint {session.brush or 'a class'} with the brush")
     _learn(session, draft, masks)
@@ -160,27 +160,33 @@ def set_threshold(session: Session, number: int, value: float) -> None:
                 session.thresholds[shown.name] = min(max(value, 0.0), 1.0)
 
 
-def begin_correction(session: Session, key: int) -> tuple[StudioPhoto, dict[str, Mask]]:
-    """A question's photo and masks for the editor."""
+def begin_correction(session: Session, key: int) -> None:
+    """Put a question into the editor."""
     with session.lock:
-        question = session.questions.get(key)
-        if question is None:
+        if key not in session.questions:
             raise EmatError("this photo is no longer on the page; choose another one")
         session.correcting = key
-        numbers = {shown.name: shown.number for shown in session.classes}
-        size = (question.photo.pixels.shape[0], question.photo.pixels.shape[1])
-        labels = label_map(session, question, numbers, size)
-        return question.photo, {name: labels == number for name, number in numbers.items() if (labels == number).any()}
+
+
+def corrected_question(session: Session) -> Question:
+    """The question in the editor."""
+    question = session.questions.get(-1 if session.correcting is None else session.correcting)
+    if question is None:
+        raise EmatError("no photo is being corrected; choose Correct under one")
+    return question
+
+
+def shown_masks(session: Session, question: Question) -> dict[str, Mask]:
+    """The masks (h, w) of a question as they are shown now."""
+    numbers = {shown.name: shown.number for shown in session.classes}
+    labels = label_map(session, question, numbers, _working_size(question.photo))
+    return {name: labels == number for name, number in numbers.items() if (labels == number).any()}
 
 
 def finish_correction(session: Session, layers: Sequence[Pixels]) -> bool:
     """Keep what was painted as the photo's mask and learn from it; False if there is nothing to learn from."""
-    with session.lock:
-        question = session.questions.get(-1 if session.correcting is None else session.correcting)
-        if question is None:
-            raise EmatError("no photo is being corrected; choose Correct under one")
-    size = (question.photo.pixels.shape[0], question.photo.pixels.shape[1])
-    masks = masks_of(layers, session.colours, size)
+    question = corrected_question(session)
+    masks = masks_of(layers, session.colours, _working_size(question.photo))
     if masks:
         _learn(session, question.photo, masks)
     with session.lock:
@@ -205,7 +211,7 @@ def start_demo(session: Session) -> None:
                 if name not in session.colours:
                     _add_class(session, name)
         photo = studio_photo(shown.photo, safe_name(example.title))
-        size = (photo.pixels.shape[0], photo.pixels.shape[1])
+        size = _working_size(photo)
         small = {name: resize_mask(mask.astype(np.uint8), size) > 0 for name, mask in shown.masks.items()}
         _learn(session, photo, small)
     with session.lock:
@@ -268,6 +274,10 @@ def _learn(session: Session, photo: StudioPhoto, masks: dict[str, Mask]) -> None
 def _ask(session: Session, photo: StudioPhoto) -> None:
     session.questions[session.next_key] = Question(session.next_key, photo)
     session.next_key += 1
+
+
+def _working_size(photo: StudioPhoto) -> tuple[int, int]:
+    return photo.pixels.shape[0], photo.pixels.shape[1]
 
 
 def _draft(session: Session) -> StudioPhoto:

@@ -1,18 +1,20 @@
 """Which component starts which action, and what the page shows afterwards."""
 
 import html
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import gradio as gr
 
 from emat.errors import EmatError
+from emat.inference.example import Mask
 from emat.studio import actions, cards
 from emat.studio.export import export_masks
 from emat.studio.networks import Networks
 from emat.studio.page import Page, Painter, brush
 from emat.studio.painting import paint_of
+from emat.studio.photos import StudioPhoto
 from emat.studio.session import Session, Sessions
 
 # sessionStorage belongs to one tab and outlives a reload; a BrowserState would be shared by all tabs.
@@ -39,23 +41,25 @@ class Studio:
             self.open_tab, page.kept, page.outputs(), js=RECALL, show_progress="hidden", api_visibility="private"
         )
         opened.then(None, page.kept, None, js=REMEMBER).then(**self._looking())
+        self._filling(opened)
         for start in (page.add_class.click, page.name.submit):
             on(start, self.name_classes, [page.name])
         on(page.chips.click, self.press)
         on(page.demo.click, self.try_example, shows=[page.examples]).then(**self._looking())
         on(page.open_file.upload, self.open_fitted, [page.open_file], shows=[page.examples]).then(**self._looking())
-        on(page.draft_files.upload, self.drop_drafts, [page.draft_files], shows=[page.draft_files])
+        self._filling(on(page.draft_files.upload, self.drop_drafts, [page.draft_files], shows=[page.draft_files]))
         on(page.draft.brushes.click, self.press)
         on(page.mask_file.upload, self.drop_mask, [page.mask_file, page.draft.editor])
         added = on(page.draft.done.click, self.add_example, [page.draft.editor], shows=[page.examples])
         added.then(**self._looking())
-        on(page.draft.leave.click, self.skip_draft)
+        self._filling(added)
+        self._filling(on(page.draft.leave.click, self.skip_draft))
         on(page.examples.click, self.press).then(**self._looking())
         on(page.photo_files.upload, self.drop_photos, [page.photo_files], shows=[page.photo_files]).then(
             **self._looking()
         )
         on(page.sliders.input, self.slide, trigger_mode="always_last")
-        on(page.answers.click, self.press)
+        self._filling(on(page.answers.click, self.press))
         on(page.correction.brushes.click, self.press)
         on(page.correction.done.click, self.finish_correction, [page.correction.editor], shows=[page.examples]).then(
             None, None, None, js=TO_ANSWERS
@@ -120,9 +124,7 @@ class Studio:
     def drop_mask(self, session: Session, file: str, painted: dict[str, Any] | None) -> Updates:
         """A mask file instead of paint."""
         masks = actions.add_mask_file(session, Path(file), _layers(painted))
-        pixels = session.drafts[0].pixels
-        layer = paint_of(masks, session.colours, (pixels.shape[0], pixels.shape[1]))
-        return {self.page.draft.editor: {"background": pixels, "layers": [layer], "composite": None}}
+        return {self.page.draft.editor: _editor_value(session, session.drafts[0], masks)}
 
     def add_example(self, session: Session, painted: dict[str, Any] | None) -> Updates:
         """What was painted becomes an example."""
@@ -143,6 +145,24 @@ class Studio:
         """A threshold moved: the cards are coloured anew from the probabilities that are there."""
         actions.set_threshold(session, _whole_number(event.get("number")), _number(event.get("value")))
         return {self.page.answers: cards.answer_cards(session)}
+
+    def put_photos(self, session: Session) -> Updates:
+        """Photos into the editors that were emptied for them."""
+        values = {}
+        if "draft" in session.unfilled and session.drafts:
+            values[self.page.draft.editor] = _editor_value(session, session.drafts[0], {})
+        if "correction" in session.unfilled and session.correcting is not None:
+            values[self.page.correction.editor] = _editor_value(session, actions.corrected_question(session).photo, {})
+        return values
+
+    def put_paint(self, session: Session) -> Updates:
+        """The prediction as paint on the photo that is corrected."""
+        filled, session.unfilled = session.unfilled, set()
+        if "correction" not in filled or session.correcting is None:
+            return {}
+        question = actions.corrected_question(session)
+        masks = actions.shown_masks(session, question)
+        return {self.page.correction.editor: _editor_value(session, question.photo, masks)}
 
     def finish_correction(self, session: Session, painted: dict[str, Any] | None) -> Updates:
         """What was painted is the photo's mask, and an example."""
@@ -204,7 +224,7 @@ class Studio:
 
         def run(token: str, *inputs: Any) -> Updates:
             try:
-                return handler(self.sessions.find(token), *inputs)
+                return handler(self.sessions.find(token), *inputs) or gr.skip()
             except EmatError as error:
                 raise _sentence(error) from None
 
@@ -213,6 +233,16 @@ class Studio:
 
         # Gradio hands over the event where a signature asks for it.
         return run_with_event if handler in (self.press, self.slide) else run
+
+    def _filling(self, event: Any) -> None:
+        """Fill the editors that `event` has emptied, in steps: first the photo, then its paint.
+
+        The editor places paint by the largest of what it holds, so the photo before must be gone and this one there.
+        """
+        editors = [self.page.draft.editor, self.page.correction.editor]
+        settings = {"show_progress": "hidden", "api_visibility": "private", "concurrency_limit": 4}
+        for step in (self.put_photos, self.put_paint):
+            event = event.success(self._with_session(step), self.page.token, editors, **settings)
 
     def _looking(self) -> dict[str, Any]:
         return {
@@ -245,26 +275,25 @@ class Studio:
     def _draft(self, session: Session) -> Updates:
         if not session.drafts:
             return self._closed(self.page.draft)
-        layers: list[Any] = []
-        return self._opened(self.page.draft, session, session.drafts[0].pixels, layers, _draft_title(session))
+        return self._opened("draft", session, _draft_title(session))
 
     def _correction(self, session: Session, keep: bool = False) -> Updates:
         if session.correcting is None:
             return self._closed(self.page.correction)
         if keep:
             return {}
-        photo, masks = actions.begin_correction(session, session.correcting)
-        layer = paint_of(masks, session.colours, (photo.pixels.shape[0], photo.pixels.shape[1]))
-        title = f'<p class="quiet">Correcting <b>{html.escape(photo.name)}</b></p>'
-        return self._opened(self.page.correction, session, photo.pixels, [layer], title)
+        name = html.escape(actions.corrected_question(session).photo.name)
+        return self._opened("correction", session, f'<p class="quiet">Correcting <b>{name}</b></p>')
 
-    def _opened(self, painter: Painter, session: Session, photo: Any, layers: list[Any], title: str) -> Updates:
-        value = {"background": photo, "layers": layers, "composite": None}
+    def _opened(self, which: str, session: Session, title: str) -> Updates:
+        """An empty editor that `_filling` fills."""
+        session.unfilled.add(which)
+        painter: Painter = getattr(self.page, which)
         return {
             painter.panel: gr.update(visible=True),
             painter.title: title,
             painter.brushes: cards.brush_chips(session),
-            painter.editor: gr.update(value=value, brush=brush(session.colours.get(session.brush or ""))),
+            painter.editor: gr.update(value=None, brush=brush(session.colours.get(session.brush or ""))),
         }
 
     def _closed(self, painter: Painter) -> Updates:
@@ -275,6 +304,11 @@ def _draft_title(session: Session) -> str:
     left = len(session.drafts) - 1
     more = f", {left} more waiting" if left else ""
     return f'<p class="quiet">Painting <b>{html.escape(session.drafts[0].name)}</b>{more}</p>'
+
+
+def _editor_value(session: Session, photo: StudioPhoto, masks: Mapping[str, Mask]) -> dict[str, Any]:
+    layers = [paint_of(masks, session.colours, (photo.pixels.shape[0], photo.pixels.shape[1]))] if masks else []
+    return {"background": photo.pixels, "layers": layers, "composite": None}
 
 
 def _layers(painted: dict[str, Any] | None) -> list[Any]:

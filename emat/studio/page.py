@@ -14,6 +14,7 @@ STYLE = Path(__file__).with_name("style.css")
 FONTS = ("system-ui", "-apple-system", "Segoe UI", "Roboto", "sans-serif")  # of the machine: none is fetched
 EDITOR_HEIGHT = 520
 BRUSH_SIZE = 24
+SMALLEST = (16, 16)  # of an empty editor: it places paint in the middle of this or the photo, whichever is larger
 
 # Every button in our HTML says what it does in `data-act`; one listener serves all that are ever drawn.
 CLICKS = """
@@ -186,7 +187,7 @@ def _painter(name: str, done: str, leave: str, mask: bool) -> tuple[Painter, Any
         brushes = gr.HTML(js_on_load=CLICKS, elem_classes="brushes")
         editor = gr.ImageEditor(
             sources=(), type="numpy", image_mode="RGBA", format="png", transforms=(), layers=False,
-            brush=brush(None), eraser=gr.Eraser(default_size=BRUSH_SIZE), buttons=["fullscreen"],
+            canvas_size=SMALLEST, brush=brush(None), eraser=gr.Eraser(default_size=BRUSH_SIZE), buttons=["fullscreen"],
             height=EDITOR_HEIGHT, show_label=False, elem_id=f"{name}-editor",
         )  # fmt: skip
         with gr.Row():

@@ -55,6 +55,7 @@ class Session:
     drafts: list[StudioPhoto] = field(default_factory=list)  # example photos to paint; the first is in the editor
     questions: dict[int, Question] = field(default_factory=dict)
     correcting: int | None = None  # the question in the editor
+    unfilled: set[str] = field(default_factory=set)  # editors ("draft", "correction") that wait for their photo
     brush: str | None = None  # the class that is painted
     first_shown: int = 0  # the question at the top of the page of cards
     version: int = 0

@@ -158,8 +158,10 @@ def test_a_correction_is_final_and_teaches(session_with_classes: Session, photo_
     show(session, photo_file("a.png", RED, GREY), "red")
     actions.add_photos(session, [photo_file("c.png", RED, BLUE), photo_file("d.png", BLUE, GREY)])
     look(session)
-    photo, masks = actions.begin_correction(session, 0)
-    assert photo.name == "c.png"
+    actions.begin_correction(session, 0)
+    question = actions.corrected_question(session)
+    assert question.photo.name == "c.png"
+    masks = actions.shown_masks(session, question)
     np.testing.assert_array_equal(masks["red"], left_half())
     assert actions.finish_correction(session, [paint(session.colours["blue"], ~left_half())])
     assert session.segmenter.classes_ == ("red", "blue")
