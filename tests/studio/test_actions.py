@@ -11,7 +11,7 @@ from emat.errors import EmatError
 from emat.inference.segmenter import Segmenter
 from emat.studio import actions
 from emat.studio.answers import is_present
-from emat.studio.session import MOST_CLASSES, MOST_PHOTOS, Session
+from emat.studio.session import MOST_CLASSES, MOST_PHOTOS, Session, new_session
 from tests.inference.colour_method import ColourMethod
 from tests.studio.conftest import BLUE, GREY, RED, Files, left_half, paint
 
@@ -202,7 +202,7 @@ def test_the_demonstration_is_one_click(session: Session) -> None:
 
 
 def test_what_was_learned_goes_into_a_file_and_comes_back(tiny_head: Path, tmp_path: Path, photo_file: Files) -> None:
-    session = actions.new_session(Segmenter.load(tiny_head))
+    session = new_session(Segmenter.load(tiny_head))
     with pytest.raises(EmatError, match="nothing to save yet"):
         actions.save_fitted(session, tmp_path)
     actions.add_classes(session, "../red")

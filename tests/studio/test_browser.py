@@ -68,8 +68,8 @@ class Tab:
         self.problems: list[str] = []
         self.leaving = False
         self.page.on("request", self._note_request)
-        self.page.on("console", lambda message: message.type == "error" and self._note_problem(message.text))
-        self.page.on("pageerror", lambda error: self._note_problem(str(error)))
+        self.page.on("console", lambda message: self._note_problem(message.type, message.text))
+        self.page.on("pageerror", lambda error: self._note_problem("error", str(error)))
         self.page.goto(address)
         self.page.wait_for_selector("#classes .empty, #classes .chip")
 
@@ -77,8 +77,8 @@ class Tab:
         if not re.match(r"(http://127\.0\.0\.1:\d+/|data:|blob:)", request.url):
             self.foreign.append(request.url)
 
-    def _note_problem(self, text: str) -> None:
-        if not self.leaving:  # a reload cuts the page's own connection, which its client reports
+    def _note_problem(self, kind: str, text: str) -> None:
+        if kind == "error" and not self.leaving:  # a reload cuts the page's own connection, which its client reports
             self.problems.append(text)
 
     def reload(self) -> None:
@@ -106,8 +106,8 @@ class Tab:
         mouse = self.page.mouse
         mouse.move(left, top)
         mouse.down()
-        for row, y in enumerate(np.linspace(top, bottom, 8)):
-            mouse.move(right if row % 2 == 0 else left, float(y), steps=4)
+        for row, y in enumerate(np.linspace(top, bottom, 4)):
+            mouse.move(right if row % 2 == 0 else left, float(y), steps=2)
         mouse.up()
 
     def wait_for_colour(self, editor: str, x: float, y: float, colour: tuple[int, int, int]) -> None:
