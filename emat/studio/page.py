@@ -12,7 +12,7 @@ from emat.studio.painting import OPACITY
 
 STYLE = Path(__file__).with_name("style.css")
 FONTS = ("system-ui", "-apple-system", "Segoe UI", "Roboto", "sans-serif")  # of the machine: none is fetched
-EDITOR_HEIGHT = 520
+EDITOR_HEIGHT = "min(520px, 85vw)"
 BRUSH_SIZE = 24
 SMALLEST = (16, 16)  # of an empty editor: it places paint in the middle of this or the photo, whichever is larger
 
@@ -141,7 +141,7 @@ def _classes_step() -> tuple[Any, Any, Any]:
 def _examples_step() -> tuple[Any, Painter, Any, Any]:
     with gr.Column(elem_classes="step"):
         _title(2, "Show examples", "Drop photos that show the classes, and paint over what belongs to each.")
-        files = _drop("Drop example photos here", "draft-files")
+        files = _drop("draft-files")
         draft, mask_file = _painter("draft", "Add example", "Skip this photo", mask=True)
         examples = gr.HTML(js_on_load=CLICKS, elem_id="examples")
     return files, draft, mask_file, examples
@@ -152,7 +152,7 @@ def _photos_step() -> tuple[Any, Any, Any, Any]:
         _title(
             3, "Find them in other photos", "Drop as many as you like. Moving a slider never asks the network again."
         )
-        files = _drop("Drop photos here", "photo-files")
+        files = _drop("photo-files")
         sliders = gr.HTML(js_on_load=SLIDES, elem_id="sliders")
         progress = gr.HTML(elem_id="progress")
         answers = gr.HTML(js_on_load=CLICKS, elem_id="answers")
@@ -203,10 +203,10 @@ def _painter(name: str, done: str, leave: str, mask: bool) -> tuple[Painter, Any
     return Painter(panel, title, brushes, editor, done_button, leave_button), file
 
 
-def _drop(label: str, elem_id: str) -> Any:
+def _drop(elem_id: str) -> Any:
     return gr.File(
-        label=label, file_count="multiple", file_types=list(PHOTO_SUFFIXES), height=132, elem_id=elem_id,
-    )  # fmt: skip
+        file_count="multiple", file_types=list(PHOTO_SUFFIXES), height=120, show_label=False, elem_id=elem_id
+    )
 
 
 def _title(number: int, text: str, hint: str) -> None:

@@ -41,8 +41,9 @@ def serving(segmenter: Segmenter, port: int | None = None, *, browser: bool = Fa
                 mcp_server=False, enable_monitoring=False, theme=theme(), css_paths=STYLE,
                 app_kwargs={"middleware": _middleware()},
             )  # fmt: skip
-        except OSError as error:
-            raise EmatError(f"the studio cannot use port {port} ({error}); choose another with --port") from None
+        except OSError:  # Gradio's own words are about its own settings
+            which = "every port from 7860 on" if port is None else f"port {port}"
+            raise EmatError(f"{which} is taken; choose another with --port") from None
         try:
             yield address
         finally:

@@ -1,0 +1,67 @@
+"""`emat studio` as its users meet it."""
+
+import importlib.util
+import os
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from emat.cli import main
+
+needs_gradio = pytest.mark.skipif(importlib.util.find_spec("gradio") is None, reason="needs gradio")
+
+
+def run(*arguments: object) -> int:
+    with pytest.raises(SystemExit) as caught:
+        main([str(argument) for argument in arguments])
+    return int(caught.value.code or 0)
+
+
+def test_help_shows_an_example(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("studio", "--help") == 0
+    assert "emat studio --load pets.emat" in capsys.readouterr().out
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("studio", "--load", tmp_path / "pets.emat") == 2
+    assert "pets.emat does not exist" in capsys.readouterr().err
+
+
+@needs_gradio
+def test_a_port_that_is_taken_is_named(tiny_head: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert run("studio", "--no-browser", "--port", port, "--model", tiny_head) == 2
+    assert f"port {port} is taken; choose another with --port" in capsys.readouterr().err
+
+
+def test_without_gradio_the_extra_is_named(
+    tiny_head: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "gradio", None)
+    assert run("studio", "--no-browser", "--model", tiny_head) == 2
+    assert 'pip install "emat[studio]"' in capsys.readouterr().err
+
+
+@needs_gradio
+@pytest.mark.skipif(sys.platform == "win32", reason="interrupts processes as a terminal does")
+def test_it_serves_until_it_is_interrupted_and_leaves_nothing_behind(tiny_head: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-u", "-m", "emat", "studio", "--no-browser", "--model", str(tiny_head)]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as studio:
+        assert studio.stdout is not None
+        line = studio.stdout.readline()
+        assert "http://127.0.0.1:" in line
+        with urllib.request.urlopen(line.split()[4]) as answer:
+            assert b"emat studio" in answer.read()
+        assert any(path.name.startswith("emat-studio-") for path in tmp_path.iterdir())
+        studio.send_signal(signal.SIGINT)
+        assert studio.wait(timeout=60) == 130
+    assert not any(path.name.startswith("emat-studio-") for path in tmp_path.iterdir())
