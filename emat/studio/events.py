@@ -1,20 +1,18 @@
 """Which component starts which action, and what the page shows afterwards."""
 
 import html
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import gradio as gr
 
 from emat.errors import EmatError
-from emat.inference.example import Mask
 from emat.studio import actions, cards
+from emat.studio.editors import Editors, Updates, draft_title
 from emat.studio.export import export_masks
 from emat.studio.networks import Networks
-from emat.studio.page import Page, Painter, brush
-from emat.studio.painting import paint_of
-from emat.studio.photos import StudioPhoto
+from emat.studio.page import Page
 from emat.studio.session import Session, Sessions
 
 # sessionStorage belongs to one tab and outlives a reload; a BrowserState would be shared by all tabs.
@@ -24,8 +22,6 @@ FETCH = "() => setTimeout(() => document.querySelector('#download')?.click(), 10
 TO_ANSWERS = "() => document.querySelector('#answers')?.scrollIntoView({behavior: 'smooth'})"
 SURE = "token => [token, confirm('Forget all classes, examples and photos of this tab?')]"
 
-Updates = dict[Any, Any]
-
 
 class Studio:
     """The page's behaviour: a handler for every event. `folder` is where downloads are made."""
@@ -33,6 +29,7 @@ class Studio:
     def __init__(self, page: Page, networks: Networks, folder: Path) -> None:
         self.page, self.networks, self.folder = page, networks, folder
         self.sessions = Sessions(networks.begin)
+        self.editors = Editors(page, folder / "pictures")
 
     def connect(self) -> None:
         """Attach the handlers; called once, inside the page's blocks."""
@@ -50,6 +47,8 @@ class Studio:
         self._filling(on(page.draft_files.upload, self.drop_drafts, [page.draft_files], shows=[page.draft_files]))
         on(page.draft.brushes.click, self.press)
         on(page.mask_file.upload, self.drop_mask, [page.mask_file, page.draft.editor])
+        for painter in (page.draft, page.correction):  # the editor's bin empties it, the photo included
+            on(painter.editor.clear, self.editors.wipe_draft if painter is page.draft else self.editors.wipe_correction)
         added = on(page.draft.done.click, self.add_example, [page.draft.editor], shows=[page.examples])
         added.then(**self._looking())
         self._filling(added)
@@ -73,7 +72,7 @@ class Studio:
         """A tab is opened or reloaded: its session again, or a new one."""
         session = self.sessions.open(kept)
         actions.cancel_correction(session)
-        everything = {**self._whole(session), **self._draft(session), **self._correction(session)}
+        everything = {**self._whole(session), **self.editors.draft(session), **self.editors.correction(session)}
         return {self.page.token: session.token, self.page.kept: session.token, **everything}
 
     def press(self, session: Session, event: dict[str, Any]) -> Updates:
@@ -81,60 +80,60 @@ class Studio:
         act, value = str(event.get("act")), _whole_number(event.get("value"))
         if act == "remove-class":
             actions.remove_class(session, value)
-            return {**self._whole(session), **self._brushes(session)}
+            return {**self._whole(session), **self.editors.brushes(session)}
         if act == "brush":
             actions.choose_brush(session, value)
-            return self._brushes(session)
+            return self.editors.brushes(session)
         if act == "remove-example":
             actions.remove_example(session, value)
             return self._whole(session)
         if act == "remove-photo":
             actions.remove_photo(session, value)
-            return {**self._whole(session), **self._correction(session, keep=True)}
+            return {**self._whole(session), **self.editors.correction(session, keep=True)}
         if act == "page":
             session.first_shown = value
             return {self.page.answers: cards.answer_cards(session)}
         if act == "correct":
             actions.begin_correction(session, value)
-            return self._correction(session)
+            return self.editors.correction(session)
         raise EmatError("this button is not known; reload the page")
 
     def name_classes(self, session: Session, text: str) -> Updates:
         """Step 1."""
         actions.add_classes(session, text or "")
-        return {**self._whole(session), **self._brushes(session), self.page.name: ""}
+        return {**self._whole(session), **self.editors.brushes(session), self.page.name: ""}
 
     def try_example(self, session: Session) -> Updates:
         """The photos of `emat demo`."""
         actions.start_demo(session)
-        return {**self._whole(session), **self._brushes(session)}
+        return {**self._whole(session), **self.editors.brushes(session)}
 
     def open_fitted(self, session: Session, file: str) -> Updates:
         """A .emat file."""
         actions.take_over(session, self.networks.open_file(Path(file)))
-        return {**self._whole(session), **self._brushes(session), **self._correction(session)}
+        return {**self._whole(session), **self.editors.brushes(session), **self.editors.correction(session)}
 
     def drop_drafts(self, session: Session, files: Sequence[str] | None) -> Updates:
         """Photos to paint on; those before them stay in the editor."""
         empty = not session.drafts
         _warn(actions.add_drafts(session, [Path(file) for file in files or ()]))
-        shown = self._draft(session) if empty else {self.page.draft.title: _draft_title(session)}
+        shown = self.editors.draft(session) if empty else {self.page.draft.title: draft_title(session)}
         return {self.page.draft_files: None, **shown}
 
     def drop_mask(self, session: Session, file: str, painted: dict[str, Any] | None) -> Updates:
         """A mask file instead of paint."""
         masks = actions.add_mask_file(session, Path(file), _layers(painted))
-        return {self.page.draft.editor: _editor_value(session, session.drafts[0], masks)}
+        return self.editors.put_masks(session, masks)
 
     def add_example(self, session: Session, painted: dict[str, Any] | None) -> Updates:
         """What was painted becomes an example."""
         actions.add_example(session, _layers(painted))
-        return {**self._whole(session), **self._draft(session)}
+        return {**self._whole(session), **self.editors.draft(session)}
 
     def skip_draft(self, session: Session) -> Updates:
         """The next photo."""
         actions.skip_draft(session)
-        return self._draft(session)
+        return self.editors.draft(session)
 
     def drop_photos(self, session: Session, files: Sequence[str] | None) -> Updates:
         """Photos to look in."""
@@ -146,34 +145,16 @@ class Studio:
         actions.set_threshold(session, _whole_number(event.get("number")), _number(event.get("value")))
         return {self.page.answers: cards.answer_cards(session)}
 
-    def put_photos(self, session: Session) -> Updates:
-        """Photos into the editors that were emptied for them."""
-        values = {}
-        if "draft" in session.unfilled and session.drafts:
-            values[self.page.draft.editor] = _editor_value(session, session.drafts[0], {})
-        if "correction" in session.unfilled and session.correcting is not None:
-            values[self.page.correction.editor] = _editor_value(session, actions.corrected_question(session).photo, {})
-        return values
-
-    def put_paint(self, session: Session) -> Updates:
-        """The prediction as paint on the photo that is corrected."""
-        filled, session.unfilled = session.unfilled, set()
-        if "correction" not in filled or session.correcting is None:
-            return {}
-        question = actions.corrected_question(session)
-        masks = actions.shown_masks(session, question)
-        return {self.page.correction.editor: _editor_value(session, question.photo, masks)}
-
     def finish_correction(self, session: Session, painted: dict[str, Any] | None) -> Updates:
         """What was painted is the photo's mask, and an example."""
         if not actions.finish_correction(session, _layers(painted)):
             gr.Info("Nothing is painted, so the photo counts as empty. It teaches nothing and is not an example.")
-        return {**self._whole(session), **self._correction(session)}
+        return {**self._whole(session), **self.editors.correction(session)}
 
     def cancel_correction(self, session: Session) -> Updates:
         """Leave it."""
         actions.cancel_correction(session)
-        return self._correction(session)
+        return self.editors.correction(session)
 
     def download_masks(self, session: Session, format: str) -> Updates:
         """A zip."""
@@ -188,7 +169,7 @@ class Studio:
         if not sure:
             return {}
         actions.start_over(session, self.networks.begin())
-        return {**self._whole(session), **self._draft(session), **self._correction(session)}
+        return {**self._whole(session), **self.editors.draft(session), **self.editors.correction(session)}
 
     def look(self, token: str) -> Iterator[Updates]:
         """Answer what is not answered, card by card."""
@@ -241,7 +222,7 @@ class Studio:
         """
         editors = [self.page.draft.editor, self.page.correction.editor]
         settings = {"show_progress": "hidden", "api_visibility": "private", "concurrency_limit": 4}
-        for step in (self.put_photos, self.put_paint):
+        for step in (self.editors.put_photos, self.editors.put_paint):
             event = event.success(self._with_session(step), self.page.token, editors, **settings)
 
     def _looking(self) -> dict[str, Any]:
@@ -264,51 +245,6 @@ class Studio:
             page.sliders: cards.threshold_sliders(session),
             page.answers: cards.answer_cards(session),
         }
-
-    def _brushes(self, session: Session) -> Updates:
-        updates: Updates = {}
-        for painter in (self.page.draft, self.page.correction):
-            updates[painter.brushes] = cards.brush_chips(session)
-            updates[painter.editor] = gr.update(brush=brush(session.colours.get(session.brush or "")))
-        return updates
-
-    def _draft(self, session: Session) -> Updates:
-        if not session.drafts:
-            return self._closed(self.page.draft)
-        return self._opened("draft", session, _draft_title(session))
-
-    def _correction(self, session: Session, keep: bool = False) -> Updates:
-        if session.correcting is None:
-            return self._closed(self.page.correction)
-        if keep:
-            return {}
-        name = html.escape(actions.corrected_question(session).photo.name)
-        return self._opened("correction", session, f'<p class="quiet">Correcting <b>{name}</b></p>')
-
-    def _opened(self, which: str, session: Session, title: str) -> Updates:
-        """An empty editor that `_filling` fills."""
-        session.unfilled.add(which)
-        painter: Painter = getattr(self.page, which)
-        return {
-            painter.panel: gr.update(visible=True),
-            painter.title: title,
-            painter.brushes: cards.brush_chips(session),
-            painter.editor: gr.update(value=None, brush=brush(session.colours.get(session.brush or ""))),
-        }
-
-    def _closed(self, painter: Painter) -> Updates:
-        return {painter.panel: gr.update(visible="hidden"), painter.editor: None}
-
-
-def _draft_title(session: Session) -> str:
-    left = len(session.drafts) - 1
-    more = f", {left} more waiting" if left else ""
-    return f'<p class="quiet">Painting <b>{html.escape(session.drafts[0].name)}</b>{more}</p>'
-
-
-def _editor_value(session: Session, photo: StudioPhoto, masks: Mapping[str, Mask]) -> dict[str, Any]:
-    layers = [paint_of(masks, session.colours, (photo.pixels.shape[0], photo.pixels.shape[1]))] if masks else []
-    return {"background": photo.pixels, "layers": layers, "composite": None}
 
 
 def _layers(painted: dict[str, Any] | None) -> list[Any]:

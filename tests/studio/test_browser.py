@@ -212,7 +212,7 @@ def test_tabs_do_not_see_each_other(tab: Tab, address: str) -> None:
     other.page.close()
 
 
-def test_a_mask_file_takes_the_place_of_paint(tab: Tab) -> None:
+def test_a_mask_file_takes_the_place_of_paint_and_the_bin_wipes_it(tab: Tab) -> None:
     tab.name_classes("red", 1)
     tab.drop("#draft-files", photo("a.png", RED, GREY))
     tab.wait_for_colour("#draft-editor", 0.25, 0.5, RED)
@@ -220,7 +220,12 @@ def test_a_mask_file_takes_the_place_of_paint(tab: Tab) -> None:
     mask[:, :200] = True
     data = io.BytesIO()
     Image.fromarray(mask).save(data, "PNG")
-    tab.drop("#draft-mask", {"name": "mask.png", "mimeType": "image/png", "buffer": data.getvalue()})
+    mask_file = {"name": "mask.png", "mimeType": "image/png", "buffer": data.getvalue()}
+    tab.drop("#draft-mask", mask_file)
+    tab.wait_for_colour("#draft-editor", 0.25, 0.5, PAINTED_RED)
+    tab.page.click("#draft-editor button[aria-label*=lear]")
+    tab.wait_for_colour("#draft-editor", 0.25, 0.5, RED)
+    tab.drop("#draft-mask", mask_file)
     tab.wait_for_colour("#draft-editor", 0.25, 0.5, PAINTED_RED)
     tab.page.click("#draft-done")
     assert "red" in tab.see("#examples figure").inner_text()
