@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from emat.datasets.dataset import Dataset
 from emat.evaluation.contender import Contender, load_contender
 from emat.evaluation.one_pass import OnePass, default_limits
-from emat.evaluation.plan import Place, Question, plan, savings
+from emat.evaluation.plan import Place, QueryWork, Question, plan, savings
 from emat.evaluation.results import machine
 from emat.evaluation.workers import all_cores
 from emat.formats.whole_files import write_text
@@ -80,12 +80,14 @@ def one_pass(method: Method, dataset: Dataset, cells: list[FrozenTasks]) -> Answ
         for place in question.places:
             answers[place] = decision.present, decision.label_map
 
+    answering = OnePass(method, dataset, cache, support_bytes=limits.supports)
+
+    def answer(work: QueryWork) -> None:
+        height, width = dataset.mask(work.query).shape
+        answering.decisions(work, (height, width), keep)
+
     with all_cores(next(method.parameters()).device) as workers:
-        answering = OnePass(method, dataset, cache, support_bytes=limits.supports, workers=workers)
-        works = plan(dict(enumerate(cells)))
-        for work, following in zip(works, [*(each.query for each in works[1:]), None], strict=True):
-            height, width = dataset.mask(work.query).shape
-            list(answering.decisions(work, (height, width), keep, following))
+        list(workers.map(answer, plan(dict(enumerate(cells)))))
     return answers
 
 

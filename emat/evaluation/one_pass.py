@@ -1,11 +1,11 @@
 """One pass over all queries: each photo encoded once, each pair of query and support compared once.
 
 The evidence of a query's pairs lives as long as that query is answered; features and support encodings are kept within
-limits, and made again when they were dropped.
+limits, and made again when they were dropped. Any number of threads may answer queries of one pass.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
 from threading import Lock
 from typing import Any, TypeVar
@@ -18,7 +18,6 @@ from emat.device import main_memory
 from emat.errors import EmatError
 from emat.evaluation.outcome import TaskOutcome, judge_task
 from emat.evaluation.plan import Pair, Place, QueryWork, Question
-from emat.evaluation.workers import Workers
 from emat.images import Pixels
 from emat.inference.feature_cache import FeatureCache
 from emat.method import PAPER_THRESHOLD, Decision, Method
@@ -58,7 +57,6 @@ class OnePass:
         threshold: float = PAPER_THRESHOLD,
         only_segment: bool = False,
         support_bytes: int | None = None,
-        workers: Workers | None = None,
     ) -> None:
         if not dataset.has_photos:
             raise EmatError(f"{dataset.root} holds masks but no photos; an evaluation looks at both")
@@ -66,53 +64,36 @@ class OnePass:
             raise EmatError(f"the threshold is a probability between 0 and 1, not {threshold}")
         self.method, self.dataset, self.cache = method, dataset, cache
         self.threshold, self.only_segment = threshold, only_segment
-        self._workers = workers or Workers()
         self._supports = _Supports(default_limits().supports if support_bytes is None else support_bytes)
 
-    def answer(self, work: QueryWork, following: str | None = None) -> list[tuple[Place, TaskOutcome]]:
-        """The outcome of every task that asks something of this query; `following` is the query after it."""
+    def answer(self, work: QueryWork) -> list[tuple[Place, TaskOutcome]]:
+        """The outcome of every task that asks something of this query."""
         mask = self.dataset.mask(work.query)
 
         def judge(question: Question, decision: Decision) -> TaskOutcome:
             present, scores = (None, None) if self.only_segment else (decision.present, decision.scores)
             return judge_task(question.ways, present, decision.label_map, mask, scores)
 
-        outcomes = self.decisions(work, (mask.shape[0], mask.shape[1]), judge, following)
+        outcomes = self.decisions(work, (mask.shape[0], mask.shape[1]), judge)
         asked = zip(work.questions, outcomes, strict=True)
         return [(place, outcome) for question, outcome in asked for place in question.places]
 
+    @torch.no_grad()
     def decisions(
-        self,
-        work: QueryWork,
-        size: tuple[int, int],
-        use: Callable[[Question, Decision], Result],
-        following: str | None = None,
-    ) -> Iterator[Result]:
+        self, work: QueryWork, size: tuple[int, int], use: Callable[[Question, Decision], Result]
+    ) -> list[Result]:
         """What `use` makes of the method's answer to each question, at `size` (H, W).
 
-        An answer holds maps of full size, so it is used up where it is made. The photo of the `following` query is
-        encoded along with this one's supports, since workers would have to wait for it later.
+        An answer holds maps of full size, so it is used up where it is made.
         """
-        with torch.no_grad():
-            query = self.method.encode_query(self.cache.features_of(work.query, self._photo))
-        by_image: dict[str, list[Pair]] = {} if following is None else {following: []}
-        for pair in work.pairs:
-            by_image.setdefault(pair[0], []).append(pair)
-
-        def compare(name: str) -> list[tuple[Pair, Any]]:
-            # The pairs of one image by one worker, so that no two encode it.
-            if name == following:
-                self.cache.features_of(name, self._photo)
-            return [(pair, self.method.compare(query, [self._support(pair)])[0]) for pair in by_image[name]]
-
-        evidence = dict(found for some in self._workers.map(compare, by_image) for found in some)
-
-        def decide(question: Question) -> Result:
+        query = self.method.encode_query(self.cache.features_of(work.query, self._photo))
+        evidence = {pair: self.method.compare(query, [self._support(pair)])[0] for pair in work.pairs}
+        found = []
+        for question in work.questions:
             by_way = zip(question.ways, question.shots, strict=True)
             shots = [[evidence[name, way] for name in names] for way, names in by_way]
-            return use(question, self.method.decide(shots, size, self.threshold))
-
-        return self._workers.map(decide, work.questions)
+            found.append(use(question, self.method.decide(shots, size, self.threshold)))
+        return found
 
     def _support(self, pair: Pair) -> Any:
         kept = self._supports.get(pair)
@@ -144,6 +125,8 @@ class _Supports:
 
     def keep(self, pair: Pair, encoding: Any) -> None:
         with self._lock:
+            if pair in self._kept:  # made by another thread at the same time
+                return
             self._kept[pair] = encoding
             self._bytes += tensor_bytes(encoding)
             while self._bytes > self._limit:

@@ -4,7 +4,6 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -16,7 +15,7 @@ from emat.evaluation.one_pass import Limits, OnePass, default_limits
 from emat.evaluation.outcome import TaskOutcome
 from emat.evaluation.plan import Place, QueryWork, plan
 from emat.evaluation.processes import ALONE, Processes
-from emat.evaluation.workers import Workers, all_cores
+from emat.evaluation.workers import all_cores
 from emat.formats.journal import Journal
 from emat.inference.feature_cache import FeatureCache
 from emat.method import PAPER_THRESHOLD
@@ -82,11 +81,9 @@ def evaluate(
         for contender, cells in _by_contender(run):
             work = _share(cells, done, processes)
             if work:
+                answering = _pass(run, contender, dataset, features, limits or default_limits())
                 with all_cores(next(contender.method.parameters()).device) as workers:
-                    answering = _pass(run, contender, dataset, features, limits or default_limits(), workers)
-                    after = {one.query: other.query for one, other in pairwise(work)}
-                    for each in watch(work):
-                        answers = answering.answer(each, after.get(each.query))
+                    for each, answers in zip(watch(work), workers.map(answering.answer, work), strict=True):
                         mine.add({"query": each.query, "outcomes": [_record(*answer) for answer in answers]})
     finally:
         mine.leave()
@@ -120,9 +117,7 @@ def plain_protocol(protocol: Protocol) -> dict[str, Any]:
     return {key: getattr(value, "value", value) for key, value in asdict(protocol).items()}
 
 
-def _pass(
-    run: Run, contender: Contender, dataset: Dataset, features: Path | None, limits: Limits, workers: Workers
-) -> OnePass:
+def _pass(run: Run, contender: Contender, dataset: Dataset, features: Path | None, limits: Limits) -> OnePass:
     return OnePass(
         contender.method,
         dataset,
@@ -130,7 +125,6 @@ def _pass(
         threshold=run.threshold,
         only_segment=run.only_segment,
         support_bytes=limits.supports,
-        workers=workers,
     )
 
 

@@ -6,7 +6,7 @@ that encode it and on how it is prepared. Any number of processes may share a fo
 
 import hashlib
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,6 +67,7 @@ class FeatureCache:
         self._key_of_name: dict[str, str] = {}
         self._memory_hits = self._disk_hits = self._misses = 0
         self._lock = threading.Lock()
+        self._encoding: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
         preparation = method.preparation
         state = f"{FORMAT} {digest(method.feature_weights())} {preparation} {dtype}"
         self._state = hashlib.sha256(state.encode()).hexdigest()[:16]
@@ -74,7 +75,7 @@ class FeatureCache:
     def features(self, photo: Pixels) -> Features:
         """The features of a photo (H, W, 3) uint8, on the method's device."""
         key = self._key(photo)
-        return self._on_device(self._find(key) or self._encode(key, photo))
+        return self._on_device(self._find_or_encode(key, photo))
 
     def features_of(self, name: str, read: Callable[[str], Pixels]) -> Features:
         """The features of the photo that `read(name)` gives, read only when they are not in memory.
@@ -83,13 +84,11 @@ class FeatureCache:
         """
         key = self._key_of_name.get(name)
         kept = None if key is None else self._find(key)
-        if kept is not None:
-            return self._on_device(kept)
-        if key is None:
+        if kept is None:
             photo = read(name)
-            key = self._key_of_name[name] = self._key(photo)
-            return self._on_device(self._find(key) or self._encode(key, photo))
-        return self._on_device(self._encode(key, read(name)))
+            key = self._key_of_name[name] = key or self._key(photo)
+            kept = self._find_or_encode(key, photo)
+        return self._on_device(kept)
 
     @property
     def counts(self) -> CacheCounts:
@@ -103,6 +102,10 @@ class FeatureCache:
         content = hashlib.sha256(str(photo.shape).encode())
         content.update(np.ascontiguousarray(photo).data)
         return f"{content.hexdigest()[:40]}-{self._state}"
+
+    def _find_or_encode(self, key: str, photo: Pixels) -> Features:
+        with self._encoding[key]:  # a thread that wants the same photo waits, and finds it
+            return self._find(key) or self._encode(key, photo)
 
     def _find(self, key: str) -> Features | None:
         with self._lock:

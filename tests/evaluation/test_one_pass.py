@@ -102,14 +102,12 @@ def test_workers_change_nothing(method: Method, benchmark: Benchmark) -> None:
         plain = in_one_pass(method, benchmark, asked)
         with all_cores(torch.device("cpu"), 3) as workers:
             cache = FeatureCache(method, memory_bytes=PLENTY)
-            answering = OnePass(method, benchmark.dataset, cache, support_bytes=PLENTY, workers=workers)
-            following = [*(each.query for each in work[1:]), None]
-            pairs = [
-                pair for each, after in zip(work, following, strict=True) for pair in answering.answer(each, after)
-            ]
+            answering = OnePass(method, benchmark.dataset, cache, support_bytes=PLENTY)
+            pairs = [pair for some in workers.map(answering.answer, work) for pair in some]
     finally:
         torch.set_num_threads(threads)
     assert dict(pairs) == plain
+    assert cache.counts.misses == len({name for cell in asked for task in cell.tasks for name in task.images})
 
 
 def test_each_photo_is_encoded_once(method: Method, benchmark: Benchmark) -> None:
