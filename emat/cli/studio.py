@@ -1,7 +1,10 @@
 """`emat studio`: the web page on this machine."""
 
+import signal
+import sys
 import time
 from pathlib import Path
+from types import FrameType
 from typing import Annotated
 
 import typer
@@ -31,7 +34,13 @@ def command(
     if load is not None and not load.is_file():
         raise EmatError(f"{load} does not exist; write one with `emat fit` or save one in the studio")
     segmenter = Segmenter.load(model if load is None else load, device=device)
+    signal.signal(signal.SIGTERM, _end)
     with serving(segmenter, port, browser=browser) as address:
         typer.echo(f"The studio is at {address} (Ctrl+C ends it)")
         while True:
             time.sleep(3600)
+
+
+def _end(number: int, _: FrameType | None) -> None:
+    """End by way of every `finally`, so that uploads are deleted."""
+    sys.exit(128 + number)

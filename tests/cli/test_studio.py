@@ -51,8 +51,11 @@ def test_without_gradio_the_extra_is_named(
 
 
 @needs_gradio
-@pytest.mark.skipif(sys.platform == "win32", reason="interrupts processes as a terminal does")
-def test_it_serves_until_it_is_interrupted_and_leaves_nothing_behind(tiny_head: Path, tmp_path: Path) -> None:
+@pytest.mark.skipif(sys.platform == "win32", reason="ends processes by signals")
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
+def test_it_serves_until_it_is_ended_and_leaves_nothing_behind(
+    end: signal.Signals, tiny_head: Path, tmp_path: Path
+) -> None:
     command = [sys.executable, "-u", "-m", "emat", "studio", "--no-browser", "--model", str(tiny_head)]
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as studio:
@@ -62,6 +65,6 @@ def test_it_serves_until_it_is_interrupted_and_leaves_nothing_behind(tiny_head: 
         with urllib.request.urlopen(line.split()[4]) as answer:
             assert b"emat studio" in answer.read()
         assert any(path.name.startswith("emat-studio-") for path in tmp_path.iterdir())
-        studio.send_signal(signal.SIGINT)
-        assert studio.wait(timeout=60) == 130
+        studio.send_signal(end)
+        assert studio.wait(timeout=60) == 128 + end
     assert not any(path.name.startswith("emat-studio-") for path in tmp_path.iterdir())
