@@ -21,6 +21,7 @@ VERBS: dict[str, str] = {
     "predict": "Find those classes in photos: masks and scores, in many formats.",
     "studio": "The web page on this machine: paint examples, get masks.",
     "train": "Train a head on any data set with masks.",
+    "tune": "Choose the thresholds of a trained head.",
     "eval": "Evaluate a method on few-shot tasks, all settings in one pass.",
     "report": "Tables and figures from the results of evaluations.",
     "tasks": "Few-shot tasks: digest, count, freeze, show.",

@@ -1,0 +1,101 @@
+"""`emat tune`: the thresholds that suit a trained head, chosen on classes it may know."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from emat.cli.progress import follow
+from emat.errors import EmatError
+from emat.evaluation.contender import load_contender, trained_fold
+from emat.evaluation.metrics import Scores
+from emat.evaluation.one_pass import default_limits
+from emat.evaluation.thresholds import best_thresholds, sweep
+from emat.inference.feature_cache import FeatureCache
+from emat.inference.heads import find_head
+from emat.inference.prediction import Thresholds
+from emat.model.checkpoint import head_tensors
+from emat.tasks.benchmark import open_benchmark
+from emat.tasks.frozen import freeze
+from emat.tensor_files import read_metadata, read_tensors, write_tensors
+
+NO_ARGS_IS_HELP = True
+
+
+def command(
+    head: Annotated[str, typer.Argument(help="A head: a file or a name of `emat weights list`.")],
+    data: Annotated[Path, typer.Option("--data", "--root", help="The data set, photos and masks.")],
+    names: Annotated[Path | None, typer.Option(help="File of the photos to use, a name a line. Default: all.")] = None,
+    dataset: Annotated[str | None, typer.Option(help="Kind of the data set. Default: seen from its files.")] = None,
+    folds: Annotated[
+        str | None, typer.Option(help="Number of folds, or a file with a fold's class names on each line.")
+    ] = None,
+    fold: Annotated[
+        int | None, typer.Option(help="Leave this fold's classes out. Default: the one the head was trained for.")
+    ] = None,
+    way: Annotated[int, typer.Option(min=1, help="Classes per task.")] = 1,
+    tasks: Annotated[int, typer.Option(min=1, help="Tasks per fold.")] = 250,
+    size: Annotated[
+        int | None, typer.Option(min=1, help="Pixels a side that photos are resized to. Default: the head's.")
+    ] = None,
+    cache: Annotated[Path | None, typer.Option(help="Folder that keeps photos' features between runs.")] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda, mps or auto.")] = "auto",
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write the head with its thresholds and size to this file.")
+    ] = None,
+) -> None:
+    """Choose the presence and mask thresholds of a head; predictions then use them.
+
+    Choose on classes that are not those of a test: the fold that a head was trained for is left out.
+
+    Example: emat tune runs/mine/last.safetensors --data photos --names val.txt --size 320 -o mine.safetensors
+    """
+    contender = load_contender(head, image_size=size, device=device)
+    benchmark = open_benchmark(dataset, None, data, names=names, folds=folds)
+    assert benchmark.dataset is not None
+    left_out = trained_fold(head) if fold is None else fold
+    used = [each.fold for each in benchmark.fold_lists if each.fold != left_out]
+    if not used:
+        raise EmatError(f"fold {left_out} is left out and there is no other; cut the classes into more by --folds")
+    method = contender.method
+    scores = sweep(
+        method,
+        benchmark.dataset,
+        [freeze(benchmark.sampler(each, way, 1, tasks=tasks)) for each in used],
+        cache=FeatureCache(method, memory_bytes=default_limits().features, folder=cache),
+        watch=lambda work: follow(work, len(work), "queries answered"),
+    )
+    best = best_thresholds(scores)
+    size = method.preparation.image_size
+    without = "" if left_out is None else f", without fold {left_out}"
+    typer.echo(f"{method.name} on {contender.backbone} at {size} px; {way}-way 1-shot{without}; percent")
+    Console().print(_table(scores, best))
+    typer.echo(f"best: presence {best.presence:g}, masks {best.mask:g}")
+    if output is not None:
+        path = find_head(head)
+        metadata = {
+            **read_metadata(path),
+            "method": method.name,
+            "backbone": contender.backbone,
+            "image_size": str(size),
+            "presence_threshold": repr(best.presence),
+            "mask_threshold": repr(best.mask),
+        }
+        write_tensors(output, head_tensors(read_tensors(path)), metadata)
+        typer.echo(f"{output}: the head with these thresholds")
+
+
+def _table(scores: dict[float, Scores], best: Thresholds) -> Table:
+    table = Table(box=box.SIMPLE, pad_edge=False)
+    for heading in ("Threshold", "Accuracy", "mIoU", "False masks", "False area"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for each, found in scores.items():
+        cells = [found.accuracy, found.miou, found.false_mask_rate, found.false_area]
+        words = [f"{100 * value:.1f}" for value in cells]
+        for column, chosen in enumerate((best.presence, best.mask)):
+            words[column] += " *" if each == chosen else "  "
+        table.add_row(f"{each:.2f}", *words)
+    return table

@@ -1,0 +1,55 @@
+"""`emat tune` as its users meet it."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from emat.cli import main
+from emat.inference.heads import load_head
+from emat.model import build
+from emat.model.checkpoint import save_head
+from emat.tensor_files import read_metadata
+from tests.evaluation.conftest import make_photos
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_photos(tmp_path_factory.mktemp("data") / "shapes")
+
+
+@pytest.fixture
+def head(tmp_path: Path) -> Path:
+    torch.manual_seed(0)
+    path = tmp_path / "head.safetensors"
+    metadata = {"backbone": "efficientnet-lite2", "image_size": "96", "settings": json.dumps({"fold": 1})}
+    save_head(path, build("emat", channels=42).state_dict(), metadata)
+    return path
+
+
+def tune(*words: object) -> int:
+    with pytest.raises(SystemExit) as left:
+        main(["tune", *map(str, words), "--device", "cpu"])
+    assert isinstance(left.value.code, int)
+    return left.value.code
+
+
+def test_the_table_and_a_head_that_uses_what_is_best(
+    head: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tuned = tmp_path / "tuned.safetensors"
+    assert tune(head, "--data", photos, "--folds", 2, "--tasks", 3, "--size", 64, "-o", tuned) == 0
+    printed = capsys.readouterr().out
+    assert "emat on efficientnet-lite2 at 64 px; 1-way 1-shot, without fold 1" in printed
+    words = printed.split("best: presence ")[1].replace(",", " ").split()
+    found, before = load_head(tuned), load_head(head)
+    assert (found.thresholds.presence, found.thresholds.mask) == (float(words[0]), float(words[2]))
+    assert (found.image_size, before.image_size) == (64, 96)
+    assert all(torch.equal(value, before.tensors[name]) for name, value in found.tensors.items())
+    assert read_metadata(tuned)["settings"] == read_metadata(head)["settings"]
+
+
+def test_leaving_the_only_fold_out_is_refused(head: Path, photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert tune(head, "--data", photos, "--folds", 1, "--fold", 0) == 2
+    assert "cut the classes into more by --folds" in capsys.readouterr().err
