@@ -18,6 +18,7 @@ from emat.training.config import as_plain, from_plain, read_config, write_config
 from emat.training.data import RunData, open_run_data
 from emat.training.logs import RunLogs
 from emat.training.plan import Plan
+from emat.training.processes import as_started, launch
 from emat.training.progress import Reporter, StepReport
 from emat.training.samples import Samples
 from emat.training.settings import IDENTITY, Settings
@@ -45,8 +46,8 @@ GIGABYTE = 10**9
 
 def train(settings: Settings, *, resume: bool = False, watch: Watch = iter) -> Path:
     """Train as `settings` say, or go on with the run in their folder; the folder with the trained weights."""
-    fabric = _launch(settings)
-    settings = complete(settings)
+    settings = as_started(complete(settings))
+    fabric = launch(settings)
     folder, changes = _run_folder(settings, resume)
     data = open_run_data(settings, watch if fabric.is_global_zero else iter)
     fabric.barrier()  # no process writes before all have looked
@@ -231,25 +232,6 @@ class _Run:
         )
         if drawn_from.lone:
             self.report.say(f"left out, with a single photo each: {', '.join(drawn_from.lone)}")
-
-
-def _launch(settings: Settings) -> "Fabric":
-    try:
-        from lightning.fabric import Fabric
-    except ImportError:
-        raise EmatError('training needs Lightning; install it with: pip install "emat[train]"') from None
-    try:
-        fabric = Fabric(
-            accelerator=settings.device,
-            devices=settings.devices,
-            num_nodes=settings.nodes,
-            strategy=settings.strategy,
-            precision=settings.precision,  # type: ignore[arg-type]  # checked by the settings
-        )
-    except (ValueError, RuntimeError) as error:
-        raise EmatError(f"this machine cannot train so: {str(error).strip()}") from None
-    fabric.launch()
-    return fabric
 
 
 def _run_folder(settings: Settings, resume: bool) -> tuple[Path, list[str]]:

@@ -71,8 +71,8 @@ class Settings:
     cache_memory: Annotated[float, "Gigabytes of features kept in memory by each process."] = 8.0
     cache_disk: Annotated[float | None, "Gigabytes that --cache may take. Default: any."] = None
     device: Annotated[str, "cpu, cuda, mps or auto."] = "auto"
-    devices: Annotated[int, "Devices of a node, or processes on a CPU."] = 1
-    nodes: Annotated[int, "Nodes."] = 1
+    devices: Annotated[int, "Devices of a node, or processes on a CPU. Under torchrun: those it started."] = 1
+    nodes: Annotated[int, "Nodes. Under torchrun: those it started."] = 1
     strategy: Annotated[str, "Lightning's way to use several devices, such as ddp."] = "auto"
     precision: Annotated[str, f"Lightning's precision: {' or '.join(PRECISIONS)}."] = "32-true"
 

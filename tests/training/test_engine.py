@@ -15,10 +15,10 @@ from torch import Tensor
 from emat.errors import EmatError
 from emat.model.checkpoint import load_head
 from emat.tensor_files import read_metadata, read_tensors
-from emat.training.config import config_text
+from emat.training.config import config_text, read_config
 from emat.training.engine import train
 from emat.training.settings import Settings
-from emat.training.state import BEST, LAST, STATE, read_state
+from emat.training.state import BEST, CONFIG, LAST, STATE, read_state
 from tests.training.tiny import tiny_settings
 
 pytest.importorskip("lightning")
@@ -111,12 +111,14 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(whole: Path, tiny: Path
 
 @pytest.mark.parametrize("launcher", ["devices", "torchrun"])
 def test_two_processes_train_on_the_same_tasks(launcher: str, whole: Path, tiny: Path, tmp_path: Path) -> None:
-    settings = tiny_settings(tiny, tmp_path / "two", devices=2)
-    before = ("-m", "torch.distributed.run", "--nproc_per_node", "2") if launcher == "torchrun" else ()
+    torchrun = launcher == "torchrun"
+    settings = tiny_settings(tiny, tmp_path / "two", devices=1 if torchrun else 2)
+    before = ("-m", "torch.distributed.run", "--nproc_per_node", "2") if torchrun else ()
     process = start(settings, tmp_path, *before)
     out, errors = process.communicate(timeout=LONGEST)
     assert process.returncode == 0, errors
     assert out.count("trained:") == 1
+    assert read_config(tmp_path / "two" / CONFIG)["devices"] == 2
     for name, value in read_tensors(tmp_path / "two" / LAST).items():
         torch.testing.assert_close(value, read_tensors(whole / LAST)[name], atol=2e-3, rtol=1e-2)
     for two, one in zip(rows(tmp_path / "two"), rows(whole), strict=True):
