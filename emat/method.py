@@ -25,6 +25,23 @@ PAPER_LAMBDA = 0.1  # the classification loss's weight (paper, Sec. 5)
 
 
 @dataclass(frozen=True)
+class Thresholds:
+    """From which probability on a class counts as present, and a pixel as the class's."""
+
+    presence: float = PAPER_THRESHOLD
+    mask: float = PAPER_THRESHOLD
+
+    def __post_init__(self) -> None:
+        for name in ("presence", "mask"):
+            value = getattr(self, name)
+            if not (isinstance(value, (int, float)) and 0 <= value <= 1):
+                raise EmatError(f"the {name} threshold is a probability between 0 and 1, not {value!r}")
+
+
+PAPER_THRESHOLDS = Thresholds()
+
+
+@dataclass(frozen=True)
 class Preparation:
     """How a photo becomes pixels: the square size it is resized to, and its normalisation."""
 
@@ -128,9 +145,9 @@ class Method(nn.Module, ABC):
 
     @abstractmethod
     def decide(
-        self, evidence: Sequence[Sequence[Any]], size: tuple[int, int], threshold: float = PAPER_THRESHOLD
+        self, evidence: Sequence[Sequence[Any]], size: tuple[int, int], thresholds: Thresholds = PAPER_THRESHOLDS
     ) -> Decision:
-        """The answer at `size` (H, W), from evidence[way][shot]."""
+        """The answer at `size` (H, W), from evidence[way][shot]; masks do not depend on presence."""
 
     @abstractmethod
     def loss(

@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from emat.baselines.merging import decide_by_votes, segmentation_loss
 from emat.baselines.resnet_method import ResNetMethod
 from emat.device import workspace_bytes
-from emat.method import PAPER_THRESHOLD, Decision, Features, Losses, LossWeights
+from emat.method import PAPER_THRESHOLDS, Decision, Features, Losses, LossWeights, Thresholds
 
 EPSILON = 1e-5  # added to the length of a feature
 
@@ -66,10 +66,10 @@ class HyperCorrelationMethod(ResNetMethod):
         return logits[0].float().log_softmax(dim=0)
 
     def decide(
-        self, evidence: Sequence[Sequence[Tensor]], size: tuple[int, int], threshold: float = PAPER_THRESHOLD
+        self, evidence: Sequence[Sequence[Tensor]], size: tuple[int, int], thresholds: Thresholds = PAPER_THRESHOLDS
     ) -> Decision:
         """Shots vote on presence, their log-probabilities are averaged; then the ways are merged."""
-        return decide_by_votes([torch.stack(list(shots)) for shots in evidence], size, threshold)
+        return decide_by_votes([torch.stack(list(shots)) for shots in evidence], size, thresholds.presence)
 
     def loss(
         self,

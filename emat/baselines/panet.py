@@ -10,7 +10,7 @@ from torch import Tensor
 from emat.backbone.frozen import Backbone
 from emat.baselines.merging import decision, segmentation_loss
 from emat.baselines.resnet_method import ResNetMethod, mask_at
-from emat.method import PAPER_THRESHOLD, Decision, Features, Losses, LossWeights, Recipe
+from emat.method import PAPER_THRESHOLDS, Decision, Features, Losses, LossWeights, Recipe, Thresholds
 
 SCALE = 20.0  # of the cosines before the softmax
 EPSILON = 1e-6  # added to the number of positions
@@ -72,12 +72,12 @@ class PANet(ResNetMethod):
 
     @torch.no_grad()
     def decide(
-        self, evidence: Sequence[Sequence[Pair]], size: tuple[int, int], threshold: float = PAPER_THRESHOLD
+        self, evidence: Sequence[Sequence[Pair]], size: tuple[int, int], thresholds: Thresholds = PAPER_THRESHOLDS
     ) -> Decision:
         """Each pixel to the nearest prototype; a way is present where it is the likelier half of the softmax."""
         ways = [[pair.support for pair in shots] for shots in evidence]
         scores = prototype_scores(evidence[0][0].query, ways)
-        return decision(scores, scores[1:].flatten(1).amax(dim=1), size, threshold)
+        return decision(scores, scores[1:].flatten(1).amax(dim=1), size, thresholds.presence)
 
     def loss(
         self,

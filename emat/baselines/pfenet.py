@@ -11,7 +11,7 @@ from emat.backbone.resnet import run_layer
 from emat.baselines.merging import decision, merge_ways, segmentation_loss
 from emat.baselines.pyramid import WIDTH, Pyramid
 from emat.baselines.resnet_method import ResNetMethod, mask_at
-from emat.method import PAPER_THRESHOLD, Decision, Features, Losses, LossWeights, Recipe
+from emat.method import PAPER_THRESHOLDS, Decision, Features, Losses, LossWeights, Recipe, Thresholds
 
 DILATION_3, DILATION_4 = 2, 4  # of layer3 and layer4, in place of their strides
 MIDDLE_FEATURES = 1024 + 512  # layer3's and layer2's
@@ -82,11 +82,11 @@ class PFENet(ResNetMethod):
 
     @torch.no_grad()
     def decide(
-        self, evidence: Sequence[Sequence[Shot]], size: tuple[int, int], threshold: float = PAPER_THRESHOLD
+        self, evidence: Sequence[Sequence[Shot]], size: tuple[int, int], thresholds: Thresholds = PAPER_THRESHOLDS
     ) -> Decision:
         """Each way on its own, its shots' vectors and priors averaged; then the ways are merged."""
         ways = torch.stack([self.way_scores(shots) for shots in evidence])  # (N, 2, h, w)
-        return decision(merge_ways(ways), ways[:, 1].flatten(1).amax(dim=1), size, threshold)
+        return decision(merge_ways(ways), ways[:, 1].flatten(1).amax(dim=1), size, thresholds.presence)
 
     def loss(
         self,

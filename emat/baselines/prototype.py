@@ -15,7 +15,7 @@ from torch import Tensor
 
 from emat.backbone import Backbone
 from emat.errors import EmatError
-from emat.method import PAPER_THRESHOLD, Decision, Features, Losses, LossWeights, Method, Preparation
+from emat.method import PAPER_THRESHOLDS, Decision, Features, Losses, LossWeights, Method, Preparation, Thresholds
 
 CHANNELS: Mapping[str, slice] = {"efficientnet-lite2": slice(28, 42)}  # other backbones: all of them
 MARGIN, SHARPNESS = 0.05, 15.0  # a patch is foreground where it is nearer to it by the margin
@@ -80,17 +80,20 @@ class Prototype(Method):
         return [self._evidence(query, support) for support in supports]
 
     def decide(
-        self, evidence: Sequence[Sequence[PatchEvidence]], size: tuple[int, int], threshold: float = PAPER_THRESHOLD
+        self,
+        evidence: Sequence[Sequence[PatchEvidence]],
+        size: tuple[int, int],
+        thresholds: Thresholds = PAPER_THRESHOLDS,
     ) -> Decision:
-        """Probabilities are averaged over a way's shots; a pixel goes to the likeliest way that reaches `threshold`."""
+        """Probabilities are averaged over a way's shots; a pixel goes to the likeliest way if that is likely enough."""
         probabilities = torch.stack([_way_probability(shots, size) for shots in evidence])  # (N, H, W)
         best, way = probabilities.max(dim=0)
         scores = tuple(sum(shot.presence for shot in shots) / len(shots) for shots in evidence)
         return Decision(
             scores=scores,
-            present=tuple(score >= threshold for score in scores),
+            present=tuple(score >= thresholds.presence for score in scores),
             probabilities=probabilities.cpu().numpy(),
-            label_map=torch.where(best >= threshold, way + 1, 0).to(torch.uint8).cpu().numpy(),
+            label_map=torch.where(best >= thresholds.mask, way + 1, 0).to(torch.uint8).cpu().numpy(),
         )
 
     def loss(

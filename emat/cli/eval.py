@@ -21,6 +21,7 @@ from emat.evaluation.processes import Processes, start_processes
 from emat.evaluation.results import read_results, results, summaries_of, write_results
 from emat.evaluation.run import Run, evaluate, remove_journals
 from emat.evaluation.summary import Summary
+from emat.method import PAPER_THRESHOLD
 from emat.tasks.benchmark import Benchmark
 
 NO_ARGS_IS_HELP = True
@@ -62,7 +63,7 @@ def _eval(
 
 
 def _prepare(options: EvalOptions, device: str) -> tuple[Run, Benchmark]:
-    frozen = options.frozen()
+    frozen, thresholds = options.frozen(), options.thresholds()
     one_head = options.model is not None and FOLD_IN_NAME not in options.model
     folds = options.chosen_folds(trained_fold(str(options.model)) if one_head else None)
     benchmarks = options.open(folds)
@@ -83,7 +84,7 @@ def _prepare(options: EvalOptions, device: str) -> tuple[Run, Benchmark]:
                 f"emat: {model} was trained for fold {contenders[fold].fold}; it has seen the classes of fold {fold}",
                 err=True,
             )
-    return Run(tuple(cells), contenders, options.threshold, options.only_seg), benchmarks[0]
+    return Run(tuple(cells), contenders, thresholds, options.only_seg), benchmarks[0]
 
 
 def _results(
@@ -129,9 +130,13 @@ def _name(run: Run) -> str:
 
 
 def _show(content: dict[str, Any], console: Console) -> None:
-    methods = {(each["name"], each["backbone"], each["image_size"]) for each in content["methods"].values()}
-    for name, backbone, size in sorted(methods):
-        console.print(f"{name} on {backbone} at {size} px; percent, with 95 % intervals", highlight=False)
+    methods = {
+        (each["name"], each["backbone"], each["image_size"], *each["thresholds"].values())
+        for each in content["methods"].values()
+    }
+    for name, backbone, size, presence, mask in sorted(methods):
+        apart = "" if presence == mask == PAPER_THRESHOLD else f", presence from {presence:g}, masks from {mask:g}"
+        console.print(f"{name} on {backbone} at {size} px{apart}; percent, with 95 % intervals", highlight=False)
     groups: dict[tuple[int, int, bool, str], list[Summary]] = {}
     for summary in summaries_of(content):
         asked = summary.configuration

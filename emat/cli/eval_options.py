@@ -8,7 +8,8 @@ import typer
 
 from emat.cli.task_options import TaskOptions
 from emat.errors import EmatError
-from emat.method import PAPER_THRESHOLD
+from emat.evaluation.results import OWN_THRESHOLDS
+from emat.method import PAPER_THRESHOLD, Thresholds
 from emat.tasks.benchmark import Benchmark
 from emat.tasks.frozen import FrozenTasks, freeze, read_frozen_tasks
 from emat.tasks.task import Setting
@@ -67,8 +68,8 @@ class EvalOptions:
 
     only_seg: Annotated[bool, typer.Option("--only-seg", help="Judge masks alone, not presence.")] = False
     threshold: Annotated[
-        float, typer.Option(min=0, max=1, help="Presence and foreground probabilities that count.")
-    ] = PAPER_THRESHOLD
+        str, typer.Option(help="Probabilities that count: 0.5, or 0.4,0.3 for presence and masks, or own: the head's.")
+    ] = str(PAPER_THRESHOLD)
 
     cache: Annotated[Path | None, typer.Option(help="Folder that keeps photos' features between runs.")] = None
     cache_memory: Annotated[
@@ -107,6 +108,19 @@ class EvalOptions:
             for shot in _numbers(self.shot, "--shot")
             for setting in settings
         ]
+
+    def thresholds(self) -> Thresholds | None:
+        """What counts as present and as foreground; None for what each head's file says."""
+        if self.threshold == OWN_THRESHOLDS:
+            return None
+        try:
+            presence, *masks = map(float, self.threshold.split(","))
+            (mask,) = masks or [presence]
+        except ValueError:
+            raise EmatError(
+                f"--threshold is {self.threshold!r}; write one number, two as in 0.4,0.3 for presence and masks, or own"
+            ) from None
+        return Thresholds(presence, mask)
 
     def plain(self) -> dict[str, Any]:
         """What was asked, as JSON has it."""

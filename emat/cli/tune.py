@@ -15,12 +15,12 @@ from emat.evaluation.metrics import Scores
 from emat.evaluation.one_pass import default_limits
 from emat.evaluation.thresholds import best_thresholds, sweep
 from emat.inference.feature_cache import FeatureCache
-from emat.inference.heads import find_head
-from emat.inference.prediction import Thresholds
+from emat.inference.heads import find_head, head_metadata, is_training_free
+from emat.method import Thresholds
 from emat.model.checkpoint import head_tensors
 from emat.tasks.benchmark import open_benchmark
 from emat.tasks.frozen import freeze
-from emat.tensor_files import read_metadata, read_tensors, write_tensors
+from emat.tensor_files import read_tensors, write_tensors
 
 NO_ARGS_IS_HELP = True
 
@@ -53,6 +53,8 @@ def command(
 
     Example: emat tune runs/mine/last.safetensors --data photos --names val.txt --size 320 -o mine.safetensors
     """
+    if output is not None and is_training_free(head):
+        raise EmatError(f"{head} needs no training, so there is no head to write thresholds into; leave -o away")
     contender = load_contender(head, image_size=size, device=device)
     benchmark = open_benchmark(dataset, None, data, names=names, folds=folds)
     assert benchmark.dataset is not None
@@ -77,7 +79,7 @@ def command(
     if output is not None:
         path = find_head(head)
         metadata = {
-            **read_metadata(path),
+            **head_metadata(head),
             "method": method.name,
             "backbone": contender.backbone,
             "image_size": str(size),

@@ -20,7 +20,7 @@ from emat.evaluation.outcome import TaskOutcome, judge_task
 from emat.evaluation.plan import Pair, Place, QueryWork, Question
 from emat.images import Pixels
 from emat.inference.feature_cache import FeatureCache
-from emat.method import PAPER_THRESHOLD, Decision, Method
+from emat.method import PAPER_THRESHOLDS, Decision, Method, Thresholds
 
 Result = TypeVar("Result")
 
@@ -54,16 +54,14 @@ class OnePass:
         dataset: Dataset,
         cache: FeatureCache,
         *,
-        threshold: float = PAPER_THRESHOLD,
+        thresholds: Thresholds = PAPER_THRESHOLDS,
         only_segment: bool = False,
         support_bytes: int | None = None,
     ) -> None:
         if not dataset.has_photos:
             raise EmatError(f"{dataset.root} holds masks but no photos; an evaluation looks at both")
-        if not 0 <= threshold <= 1:
-            raise EmatError(f"the threshold is a probability between 0 and 1, not {threshold}")
         self.method, self.dataset, self.cache = method, dataset, cache
-        self.threshold, self.only_segment = threshold, only_segment
+        self.thresholds, self.only_segment = thresholds, only_segment
         self._supports = _Supports(default_limits().supports if support_bytes is None else support_bytes)
 
     def answer(self, work: QueryWork) -> list[tuple[Place, TaskOutcome]]:
@@ -92,7 +90,7 @@ class OnePass:
         for question in work.questions:
             by_way = zip(question.ways, question.shots, strict=True)
             shots = [[evidence[name, way] for name in names] for way, names in by_way]
-            found.append(use(question, self.method.decide(shots, size, self.threshold)))
+            found.append(use(question, self.method.decide(shots, size, self.thresholds)))
         return found
 
     def _support(self, pair: Pair) -> Any:

@@ -23,6 +23,7 @@ from emat.formats.whole_files import write_text
 from emat.tasks.frozen import FrozenTasks
 
 FORMAT = "emat evaluation 1"
+OWN_THRESHOLDS = "own"  # in place of numbers: each method had those of its head's file
 OUTCOME_FIELDS = ("ways", "truth", "present", "intersections", "unions", "background", "foreground", "scores")
 
 
@@ -37,9 +38,12 @@ def results(run: Run, outcomes: Outcomes, *, options: Mapping[str, Any], seconds
         "format": FORMAT,
         "fingerprint": run.fingerprint,
         "emat": __version__,
-        "methods": {str(fold): contender.description() for fold, contender in sorted(run.contenders.items())},
+        "methods": {
+            str(fold): {**contender.description(), "thresholds": asdict(run.thresholds_of(contender))}
+            for fold, contender in sorted(run.contenders.items())
+        },
         "options": dict(options),
-        "threshold": run.threshold,
+        "thresholds": OWN_THRESHOLDS if run.thresholds is None else asdict(run.thresholds),
         "only_segment": run.only_segment,
         "seeds": {"task": "numpy.random.RandomState(task index)", "intervals": INTERVAL_SEED},
         "intervals": {"level": LEVEL, "resamples": RESAMPLES, "over": "tasks, within their fold"},

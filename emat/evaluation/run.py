@@ -18,7 +18,7 @@ from emat.evaluation.processes import ALONE, Processes
 from emat.evaluation.workers import all_cores
 from emat.formats.journal import Journal
 from emat.inference.feature_cache import FeatureCache
-from emat.method import PAPER_THRESHOLD
+from emat.method import PAPER_THRESHOLDS, Thresholds
 from emat.tasks.frozen import FrozenTasks
 from emat.tasks.sampling import Protocol
 
@@ -28,11 +28,14 @@ Watch: TypeAlias = Callable[[Sequence[QueryWork]], Iterable[QueryWork]]  # may s
 
 @dataclass(frozen=True)
 class Run:
-    """What is asked, and of whom: `contenders` has one for the fold of every cell."""
+    """What is asked, and of whom: `contenders` has one for the fold of every cell.
+
+    Without `thresholds` each contender answers with its own.
+    """
 
     cells: tuple[FrozenTasks, ...]
     contenders: Mapping[int, Contender]
-    threshold: float = PAPER_THRESHOLD
+    thresholds: Thresholds | None = PAPER_THRESHOLDS
     only_segment: bool = False
 
     def __post_init__(self) -> None:
@@ -52,10 +55,14 @@ class Run:
                 fold: [each.method.name, each.method.preparation.image_size, each.weights_sha256]
                 for fold, each in self.contenders.items()
             },
-            "threshold": self.threshold,
+            "thresholds": {fold: asdict(self.thresholds_of(each)) for fold, each in self.contenders.items()},
             "only_segment": self.only_segment,
         }
         return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
+
+    def thresholds_of(self, contender: Contender) -> Thresholds:
+        """What `contender` answers with."""
+        return contender.thresholds if self.thresholds is None else self.thresholds
 
 
 def evaluate(
@@ -122,7 +129,7 @@ def _pass(run: Run, contender: Contender, dataset: Dataset, features: Path | Non
         contender.method,
         dataset,
         FeatureCache(contender.method, memory_bytes=limits.features, folder=features),
-        threshold=run.threshold,
+        thresholds=run.thresholds_of(contender),
         only_segment=run.only_segment,
         support_bytes=limits.supports,
     )

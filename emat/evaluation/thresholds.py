@@ -12,8 +12,7 @@ from emat.evaluation.plan import QueryWork, Question, plan
 from emat.evaluation.run import Watch
 from emat.evaluation.workers import all_cores
 from emat.inference.feature_cache import FeatureCache
-from emat.inference.prediction import Thresholds
-from emat.method import PAPER_THRESHOLD, Decision, Method
+from emat.method import PAPER_THRESHOLD, Decision, Method, Thresholds
 from emat.tasks.frozen import FrozenTasks
 
 CANDIDATES = tuple(percent / 100 for percent in range(10, 91, 5))

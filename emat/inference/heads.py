@@ -20,8 +20,7 @@ from emat.backbone.home import head_file
 from emat.backbone.registry import find_backbone
 from emat.errors import EmatError
 from emat.inference.methods import METHODS, build_method
-from emat.inference.prediction import Thresholds
-from emat.method import PAPER_THRESHOLD, Method
+from emat.method import PAPER_THRESHOLD, Method, Thresholds
 from emat.model.checkpoint import head_tensors, identify
 from emat.tensor_files import read_metadata, read_tensors
 
@@ -93,15 +92,27 @@ def is_training_free(name: str | Path) -> bool:
     return str(name) in METHODS and not METHODS[str(name)].needs_training
 
 
-def load_head(name: str | Path, backbone: str | None = None) -> Head:
-    """The head `name`; `backbone` only where its file does not say which it was trained with."""
+def load_head(name: str | Path, backbone: str | None = None, method: str | None = None) -> Head:
+    """The head `name`; `backbone` and `method` are for a file that does not say them.
+
+    CST and its relatives look alike, so that only `method` tells them apart in a published checkpoint.
+    """
+    metadata = head_metadata(name)
+    stated = metadata.get("method")
+    if method is not None and stated not in (None, method):
+        raise EmatError(f"{name} is a head of the method {stated}, not {method}; leave the method away")
+    chosen = {"method": stated or method or "", "backbone": backbone or metadata.get("backbone", "")}
+    tensors = {} if is_training_free(name) else head_tensors(read_tensors(find_head(name)))
+    return head_from(tensors, {**metadata, **chosen}, name)
+
+
+def head_metadata(name: str | Path) -> dict[str, str]:
+    """What the file of the head `name` says of it; a pickled checkpoint says nothing."""
     if is_training_free(name):
-        return head_from({}, {"method": str(name), "backbone": backbone or METHODS[str(name)].default_backbone}, name)
+        return {"method": str(name), "backbone": METHODS[str(name)].default_backbone}
     path = find_head(name)
-    tensors = read_tensors(path)
-    metadata = read_metadata(path) if _is_safetensors(path) else {}
-    stated = metadata.get("backbone") or (PUBLISHED_BACKBONE if str(name) in PUBLISHED else None)
-    return head_from(head_tensors(tensors), {**metadata, "backbone": backbone or stated or ""}, path)
+    published = {"backbone": PUBLISHED_BACKBONE} if str(name) in PUBLISHED else {}
+    return published | (read_metadata(path) if _is_safetensors(path) else {})
 
 
 def head_from(tensors: Mapping[str, Tensor], metadata: Mapping[str, str], path: str | Path) -> Head:
@@ -110,7 +121,10 @@ def head_from(tensors: Mapping[str, Tensor], metadata: Mapping[str, str], path: 
     if method not in METHODS:
         raise EmatError(f"{path} holds a head of method {method!r}, which is none of {', '.join(METHODS)}")
     if not metadata.get("backbone"):
-        raise EmatError(f"{path} does not say which backbone its head was trained with; name it: backbone='dinov2-s'")
+        raise EmatError(
+            f"{path} does not say which backbone its head was trained with; name it by --backbone, or in Python by "
+            "backbone='dinov2-s'"
+        )
     backbone = find_backbone(metadata["backbone"])
     both = metadata.get("threshold", str(PAPER_THRESHOLD))
     try:

@@ -11,21 +11,9 @@ from PIL import Image
 from emat.errors import EmatError
 from emat.formats.overlay import draw_overlay
 from emat.images import Pixels
-from emat.method import PAPER_THRESHOLD
+from emat.method import PAPER_THRESHOLDS, Thresholds
 
-
-@dataclass(frozen=True)
-class Thresholds:
-    """From which probability on a class counts as present, and a pixel as the class's."""
-
-    presence: float = PAPER_THRESHOLD
-    mask: float = PAPER_THRESHOLD
-
-    def __post_init__(self) -> None:
-        for name in ("presence", "mask"):
-            value = getattr(self, name)
-            if not (isinstance(value, (int, float)) and 0 <= value <= 1):
-                raise EmatError(f"the {name} threshold is a probability between 0 and 1, not {value!r}")
+__all__ = ["Prediction", "Thresholds"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +27,7 @@ class Prediction:
     photo: Pixels  # (H, W, 3), as a person sees it
     scores: Mapping[str, float]  # probability that the class is somewhere in the photo
     maps: Mapping[str, NDArray[np.float32]]  # (h, w): foreground probability, of a large photo at a smaller size
-    thresholds: Thresholds = Thresholds()
+    thresholds: Thresholds = PAPER_THRESHOLDS
 
     @property
     def classes(self) -> tuple[str, ...]:

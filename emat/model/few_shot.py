@@ -10,7 +10,7 @@ from torch import Tensor
 
 from emat.backbone import Backbone
 from emat.errors import EmatError
-from emat.method import PAPER_THRESHOLD, Decision, Features, Losses, LossWeights, Method, Preparation
+from emat.method import PAPER_THRESHOLDS, Decision, Features, Losses, LossWeights, Method, Preparation, Thresholds
 from emat.model.checkpoint import load_public
 from emat.model.correlation import QueryEncoding, SupportEncoding
 from emat.model.network import Network
@@ -76,18 +76,21 @@ class CorrelationMethod(Method):
         return evidence
 
     def decide(
-        self, evidence: Sequence[Sequence[ShotEvidence]], size: tuple[int, int], threshold: float = PAPER_THRESHOLD
+        self,
+        evidence: Sequence[Sequence[ShotEvidence]],
+        size: tuple[int, int],
+        thresholds: Thresholds = PAPER_THRESHOLDS,
     ) -> Decision:
-        """Probabilities are averaged over a way's shots; a pixel goes to the likeliest way that reaches `threshold`."""
+        """Probabilities are averaged over a way's shots; a pixel goes to the likeliest way if that is likely enough."""
         probabilities = torch.stack([_way_probability(shots, size) for shots in evidence])  # (N, H, W)
         best, way = probabilities.max(dim=0)
-        label_map = torch.where(best >= threshold, way + 1, 0).to(torch.uint8)
+        label_map = torch.where(best >= thresholds.mask, way + 1, 0).to(torch.uint8)
         scores = None
         if all(shot.presence is not None for shots in evidence for shot in shots):
             scores = tuple(float(np.mean([shot.presence for shot in shots])) for shots in evidence)
         return Decision(
             scores=scores,
-            present=None if scores is None else tuple(score >= threshold for score in scores),
+            present=None if scores is None else tuple(score >= thresholds.presence for score in scores),
             probabilities=probabilities.cpu().numpy(),
             label_map=label_map.cpu().numpy(),
         )

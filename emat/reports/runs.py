@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from emat.errors import EmatError
-from emat.evaluation.results import fold_counts, read_results
+from emat.evaluation.results import OWN_THRESHOLDS, fold_counts, read_results
 from emat.evaluation.summary import FoldCounts, Summary, summarise
 
 
@@ -45,7 +45,17 @@ def _label(content: Mapping[str, Any], path: Path) -> str:
     if len(names) > 1:
         raise EmatError(f"{path} holds results of several methods; give it a name: LABEL={path}")
     name, backbone, size = names.pop()
-    return f"{name} ({backbone}, {size} px, threshold {content['threshold']:g})"
+    return f"{name} ({backbone}, {size} px, {_thresholds(content)})"
+
+
+def _thresholds(content: Mapping[str, Any]) -> str:
+    asked = content.get("thresholds")
+    if asked == OWN_THRESHOLDS:
+        return "own thresholds"
+    if asked is None:  # a file from when one number was for both
+        return f"threshold {content['threshold']:g}"
+    presence, mask = asked["presence"], asked["mask"]
+    return f"threshold {presence:g}" if presence == mask else f"thresholds {presence:g} and {mask:g}"
 
 
 def _line(label: str, contents: Sequence[Mapping[str, Any]]) -> Line:

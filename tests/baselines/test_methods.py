@@ -12,7 +12,7 @@ from emat.backbone.registry import find_backbone
 from emat.baselines.resnet_method import ResNetMethod
 from emat.errors import EmatError
 from emat.inference.methods import METHODS, build_method
-from emat.method import Decision, Features
+from emat.method import PAPER_THRESHOLDS, Decision, Features, Thresholds
 from emat.model import build
 from emat.model.few_shot import CorrelationMethod
 from tests.baselines.tiny import KINDS, tasks_for, tiny_method
@@ -27,12 +27,17 @@ def optimizer_of(method: ResNetMethod) -> torch.optim.Optimizer:
     return torch.optim.SGD(parameters, recipe.learning_rate, recipe.momentum, weight_decay=recipe.weight_decay)
 
 
-def decide(method: ResNetMethod, query: Features, ways: Sequence[Sequence[tuple[Features, Tensor]]]) -> Decision:
+def decide(
+    method: ResNetMethod,
+    query: Features,
+    ways: Sequence[Sequence[tuple[Features, Tensor]]],
+    thresholds: Thresholds = PAPER_THRESHOLDS,
+) -> Decision:
     encoded = method.encode_query(query)
     evidence: list[list[Any]] = [
         method.compare(encoded, [method.encode_support(*shot) for shot in shots]) for shots in ways
     ]
-    return method.decide(evidence, (20, 30))
+    return method.decide(evidence, (20, 30), thresholds)
 
 
 @every_method
@@ -98,6 +103,16 @@ def test_ways_compete_for_every_pixel(name: str) -> None:
     assert decision.label_map.max() <= 2
     assert decision.scores is not None
     assert len(decision.scores) == 2
+
+
+@every_method
+def test_presence_has_a_threshold_and_pixels_have_none(name: str) -> None:
+    method = tiny_method(name)
+    tasks = tasks_for(method)
+    ways = [[(tasks.supports[0], tasks.support_masks[0])]]
+    usual, easy = (decide(method, tasks.queries[0], ways, Thresholds(presence, 0.9)) for presence in (1.0, 0.0))
+    assert (usual.present, easy.present) == ((False,), (True,))
+    assert np.array_equal(usual.label_map, decide(method, tasks.queries[0], ways).label_map)
 
 
 @every_method

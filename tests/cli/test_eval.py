@@ -77,6 +77,30 @@ def test_a_head_is_evaluated_with_its_own_size(photos: Path, tiny_head: Path) ->
     assert list(Path("features").iterdir())
 
 
+def test_a_head_is_evaluated_with_its_own_thresholds(
+    photos: Path, tiny_head: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--model", tiny_head, "--data", photos, "--folds", 2, "--fold", 0, "--tasks", 2, "--device", "cpu")
+    for name, threshold in (("own", "own"), ("apart", "0.4,0.3"), ("paper", "0.5")):
+        assert run("eval", *words, "--threshold", threshold, "-o", f"{name}.json") == 0
+    assert capsys.readouterr().out.count("presence from 0.4, masks from 0.3") == 2
+    own, apart, paper = (json.loads(Path(f"{name}.json").read_text()) for name in ("own", "apart", "paper"))
+    assert own["methods"]["0"]["thresholds"] == apart["thresholds"] == {"presence": 0.4, "mask": 0.3}
+    assert own["outcomes"] == apart["outcomes"]
+    assert own["fingerprint"] == apart["fingerprint"] != paper["fingerprint"]
+    assert run("report", "own.json", "apart.json", "paper.json") == 0
+    printed = capsys.readouterr().out
+    assert all(words in printed for words in ("px, own thresholds)", "thresholds 0.4 and 0.3)", "threshold 0.5)"))
+
+
+def test_a_training_free_method_may_be_given_as_model(photos: Path) -> None:
+    words = ("--folds", 2, "--fold", 0, "--tasks", 2)
+    assert evaluate(photos, *words, "-o", "method.json") == 0
+    assert run("eval", "--model", "prototype", "--size", 64, "--data", photos, *words, "-o", "model.json") == 0
+    method, model = (json.loads(Path(f"{name}.json").read_text()) for name in ("method", "model"))
+    assert method["fingerprint"] == model["fingerprint"]
+
+
 def test_size_splits_are_reported(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ("--folds", 2, "--size-split", "0-15,0-30", "--tasks", 3, "-o", "sizes.json")
     assert evaluate(photos, *words) == 0
@@ -100,6 +124,9 @@ def test_size_splits_are_reported(photos: Path, capsys: pytest.CaptureFixture[st
         (("--size-split", "small"), "no size range"),
         (("--device", "abacus"), "no device 'abacus'"),
         (("--model", "absent"), "neither a file nor a head"),
+        (("--threshold", "high"), "--threshold is 'high'"),
+        (("--threshold", "0.1,0.2,0.3"), "--threshold is '0.1,0.2,0.3'"),
+        (("--threshold", "0.5,30"), "mask threshold is a probability between 0 and 1, not 30"),
     ],
 )
 def test_what_cannot_be_done_is_said(

@@ -50,6 +50,16 @@ def test_the_table_and_a_head_that_uses_what_is_best(
     assert read_metadata(tuned)["settings"] == read_metadata(head)["settings"]
 
 
+def test_a_training_free_method_is_swept_but_has_no_head_to_write(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("prototype", "--data", photos, "--folds", 2, "--tasks", 2, "--size", 64)
+    assert tune(*words) == 0
+    assert "prototype on efficientnet-lite2 at 64 px; 1-way 1-shot; percent" in capsys.readouterr().out
+    assert tune(*words, "-o", tmp_path / "tuned.safetensors") == 2
+    assert "no head to write thresholds into" in capsys.readouterr().err
+
+
 def test_leaving_the_only_fold_out_is_refused(head: Path, photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert tune(head, "--data", photos, "--folds", 1, "--fold", 0) == 2
     assert "cut the classes into more by --folds" in capsys.readouterr().err

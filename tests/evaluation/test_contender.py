@@ -9,6 +9,7 @@ from safetensors.torch import load_file
 from emat.backbone.home import head_file
 from emat.errors import EmatError
 from emat.evaluation.contender import load_contender, trained_fold
+from emat.method import Thresholds
 from emat.tensor_files import file_sha256, write_tensors
 
 
@@ -25,6 +26,28 @@ def test_a_name_means_a_head_kept_here(head: Path) -> None:
     own, named = (load_contender(each, image_size=96, device="cpu") for each in (head, "mine"))
     assert named.method.preparation.image_size == 96
     assert own.weights_sha256 == named.weights_sha256
+
+
+def test_the_content_of_a_file_decides_not_its_suffix(head: Path, tmp_path: Path) -> None:
+    path = tmp_path / "head.weights"
+    metadata = {"method": "emat", "backbone": "efficientnet-lite2", "image_size": "64"}
+    write_tensors(path, load_file(head), {**metadata, "presence_threshold": "0.4", "mask_threshold": "0.3"})
+    found = load_contender(path, device="cpu")
+    assert found.method.preparation.image_size == 64
+    assert found.thresholds == Thresholds(presence=0.4, mask=0.3)
+
+
+def test_a_training_free_method_goes_by_its_name() -> None:
+    named = load_contender("prototype", image_size=64, device="cpu")
+    assert named.description() == load_contender(None, "prototype", image_size=64, device="cpu").description()
+    assert (named.head, named.trained_parameters, trained_fold("prototype")) == (None, 0, None)
+
+
+def test_metadata_that_are_no_numbers_are_refused(head: Path, tmp_path: Path) -> None:
+    path = tmp_path / "odd.safetensors"
+    write_tensors(path, load_file(head), {"backbone": "efficientnet-lite2", "image_size": "large"})
+    with pytest.raises(EmatError, match=r"odd.safetensors has metadata that cannot be read \(.*'large'\)"):
+        load_contender(path)
 
 
 def test_the_fold_a_head_was_trained_for_is_known(head: Path, tmp_path: Path) -> None:
@@ -50,6 +73,7 @@ def test_a_head_without_backbone_asks_for_one(head: Path, tmp_path: Path) -> Non
         (None, "nothing", "no method 'nothing'"),
         ("absent", None, "neither a file nor a head"),
         ("HEAD", "cst", "not cst"),
+        ("prototype", "emat", "not emat"),
     ],
 )
 def test_what_cannot_be_evaluated_is_said(model: str | None, method: str | None, words: str, head: Path) -> None:

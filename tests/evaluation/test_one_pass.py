@@ -15,7 +15,7 @@ from emat.evaluation.plan import Place, plan
 from emat.evaluation.workers import all_cores
 from emat.images import to_pixels
 from emat.inference.feature_cache import FeatureCache
-from emat.method import Features, Method
+from emat.method import Features, Method, Thresholds
 from emat.tasks.benchmark import Benchmark, open_benchmark
 from emat.tasks.frozen import FrozenTasks, freeze
 from emat.tasks.task import Setting
@@ -130,12 +130,17 @@ def test_segmentation_alone_judges_no_presence(method: Method, benchmark: Benchm
     assert outcome.scores is None
 
 
-def test_a_threshold_of_one_leaves_every_mask_empty(method: Method, benchmark: Benchmark) -> None:
+@pytest.mark.parametrize(("presence", "mask"), [(0.0, 1.0), (1.0, 0.0)])
+def test_presence_and_masks_have_thresholds_of_their_own(
+    presence: float, mask: float, method: Method, benchmark: Benchmark
+) -> None:
     assert benchmark.dataset is not None
     work = plan({0: cells(benchmark)[3]})[0]
     cache = FeatureCache(method, memory_bytes=PLENTY)
-    answering = OnePass(method, benchmark.dataset, cache, threshold=1.0, support_bytes=PLENTY)
-    assert all(sum(outcome.intersections) == 0 for _, outcome in answering.answer(work))
+    answering = OnePass(method, benchmark.dataset, cache, thresholds=Thresholds(presence, mask), support_bytes=PLENTY)
+    for _, outcome in answering.answer(work):
+        assert outcome.present == (presence == 0,) * len(outcome.ways)
+        assert (outcome.background[0] > 0) == (mask == 1)  # no pixel is foreground, or every one
 
 
 def test_masks_without_photos_are_refused(method: Method, photos: Path, tmp_path: Path) -> None:
@@ -145,12 +150,6 @@ def test_masks_without_photos_are_refused(method: Method, photos: Path, tmp_path
         (masks / path.name).write_bytes(path.read_bytes())
     with pytest.raises(EmatError, match="no photos"):
         OnePass(method, open_dataset(masks), FeatureCache(method, memory_bytes=0))
-
-
-def test_a_threshold_is_a_probability(method: Method, benchmark: Benchmark) -> None:
-    assert benchmark.dataset is not None
-    with pytest.raises(EmatError, match=r"not 1\.5"):
-        OnePass(method, benchmark.dataset, FeatureCache(method, memory_bytes=0), threshold=1.5)
 
 
 def test_bytes_of_encodings_are_counted() -> None:

@@ -18,7 +18,7 @@ from emat.tasks.frozen import freeze
 from emat.tasks.task import Setting
 
 KEYS = {
-    "format", "fingerprint", "emat", "methods", "options", "threshold", "only_segment", "seeds", "intervals",
+    "format", "fingerprint", "emat", "methods", "options", "thresholds", "only_segment", "seeds", "intervals",
     "machine", "seconds", "work", "cells", "summaries", "outcome_fields", "outcomes",
 }  # fmt: skip
 
@@ -50,6 +50,7 @@ def test_the_file_says_all_that_is_needed(content: dict[str, Any], tmp_path: Pat
     cell = read["cells"][0]
     assert len(cell["list_sha256"]) == len(cell["digest"]) == len(read["methods"]["0"]["weights_sha256"]) == 64
     assert cell["protocol"]["setting"] == "original"
+    assert read["thresholds"] == read["methods"]["1"]["thresholds"] == {"presence": 0.5, "mask": 0.5}
     assert [len(rows) for rows in read["outcomes"]] == [5, 5, 5, 5]
     assert read["outcome_fields"] == list(TaskOutcome.__dataclass_fields__)
 

@@ -19,6 +19,7 @@ from emat.evaluation.plan import QueryWork
 from emat.evaluation.processes import Processes, start_processes
 from emat.evaluation.results import read_results
 from emat.evaluation.run import Outcomes, Run, evaluate, remove_journals
+from emat.method import Thresholds
 from emat.tasks.benchmark import Benchmark, open_benchmark
 from emat.tasks.frozen import freeze, read_frozen_tasks, write_frozen_tasks
 from emat.tasks.task import Setting
@@ -94,7 +95,7 @@ def test_a_process_whose_journal_is_elsewhere_is_missed(run: Run, benchmark: Ben
 def test_a_journal_of_other_tasks_is_refused(run: Run, benchmark: Benchmark, tmp_path: Path) -> None:
     journal = tmp_path / "run.json.journal"
     answered(run, benchmark, journal)
-    other = Run(run.cells, run.contenders, threshold=0.6)
+    other = Run(run.cells, run.contenders, Thresholds(presence=0.5, mask=0.6))
     assert other.fingerprint != run.fingerprint
     with pytest.raises(EmatError, match="another run"):
         answered(other, benchmark, journal)

@@ -11,7 +11,7 @@ from emat.evaluation.one_pass import OnePass
 from emat.evaluation.plan import plan
 from emat.evaluation.thresholds import CANDIDATES, best_thresholds, sweep
 from emat.inference.feature_cache import FeatureCache
-from emat.method import PAPER_THRESHOLD
+from emat.method import PAPER_THRESHOLD, Thresholds
 from emat.tasks.benchmark import open_benchmark
 from emat.tasks.frozen import freeze
 
@@ -30,7 +30,7 @@ def test_every_candidate_scores_as_an_evaluation_with_it(method: str, photos: Pa
     found = sweep(chosen, dataset, cells, cache=cache)
     assert tuple(found) == CANDIDATES
     for threshold in (0.1, 0.5, 0.55, 0.9):
-        answering = OnePass(chosen, dataset, cache, threshold=threshold)
+        answering = OnePass(chosen, dataset, cache, thresholds=Thresholds(threshold, threshold))
         outcomes = [outcome for work in plan(dict(enumerate(cells))) for _, outcome in answering.answer(work)]
         classes = (1, 2, 3, 4)
         assert compute(merge((count_outcome(each, classes) for each in outcomes), classes)) == found[threshold]

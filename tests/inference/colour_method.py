@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from emat.method import PAPER_THRESHOLD, Decision, Features, Losses, LossWeights, Method, Preparation
+from emat.method import PAPER_THRESHOLDS, Decision, Features, Losses, LossWeights, Method, Preparation, Thresholds
 
 
 @dataclass(frozen=True)
@@ -44,14 +44,14 @@ class ColourMethod(Method):
         return [(1 - self.sharpness * distance).clamp(0, 1) for distance in distances]
 
     def decide(
-        self, evidence: Sequence[Sequence[Tensor]], size: tuple[int, int], threshold: float = PAPER_THRESHOLD
+        self, evidence: Sequence[Sequence[Tensor]], size: tuple[int, int], thresholds: Thresholds = PAPER_THRESHOLDS
     ) -> Decision:
         ways = torch.stack([torch.stack(list(shots)).mean(dim=0) for shots in evidence])
         full = F.interpolate(ways[None], size, mode="nearest")[0]
         scores = tuple(float(way.max()) for way in ways)
         best, way = full.max(dim=0)
-        label_map = torch.where(best >= threshold, way + 1, 0).numpy().astype(np.uint8)
-        return Decision(scores, tuple(score >= threshold for score in scores), full.numpy(), label_map)
+        label_map = torch.where(best >= thresholds.mask, way + 1, 0).numpy().astype(np.uint8)
+        return Decision(scores, tuple(score >= thresholds.presence for score in scores), full.numpy(), label_map)
 
     def loss(
         self,

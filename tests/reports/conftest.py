@@ -12,6 +12,7 @@ from emat.evaluation.outcome import TaskOutcome
 from emat.evaluation.results import FORMAT, OUTCOME_FIELDS, write_results
 
 Writer = Callable[..., Path]
+PAPER: dict[str, Any] = {"thresholds": {"presence": 0.5, "mask": 0.5}}
 
 
 def _cell(fold: int, way: int, setting: str, split: str, tasks: int) -> dict[str, Any]:
@@ -47,6 +48,7 @@ def write_run(tmp_path: Path) -> Writer:
         settings: tuple[str, ...] = ("original", "fully-augmented"),
         splits: tuple[str, ...] = ("val",),
         size: int = 256,
+        thresholds: dict[str, Any] = PAPER,
     ) -> Path:
         cells = [
             _cell(fold, way, setting, split, 30)
@@ -55,7 +57,7 @@ def write_run(tmp_path: Path) -> Writer:
         said = {"name": method, "backbone": "efficientnet-lite2", "image_size": size, "trained_parameters": 69_700}
         content = {
             "format": FORMAT, "fingerprint": name, "emat": __version__, "methods": dict.fromkeys(map(str, folds), said),
-            "threshold": 0.5, "cells": cells, "summaries": [], "outcome_fields": OUTCOME_FIELDS,
+            **thresholds, "cells": cells, "summaries": [], "outcome_fields": OUTCOME_FIELDS,
             "outcomes": [_rows(cell, quality) for cell in cells],
         }  # fmt: skip
         write_results(tmp_path / name, content)

@@ -26,6 +26,18 @@ def test_the_size_tells_runs_of_one_method_apart(write_run: Writer) -> None:
     assert labels[1] == "emat (efficientnet-lite2, 400 px, threshold 0.5)"
 
 
+def test_the_thresholds_tell_runs_apart_and_a_single_one_is_read(write_run: Writer) -> None:
+    files = [
+        write_run("a.json", thresholds={"threshold": 0.5}),  # as emat wrote it while there was one
+        write_run("b.json", thresholds={"thresholds": {"presence": 0.4, "mask": 0.3}}),
+        write_run("c.json", thresholds={"thresholds": "own"}),
+        write_run("d.json", thresholds={"thresholds": {"presence": 0.5, "mask": 0.5}}, folds=(2,)),
+    ]
+    labels = [line.label for line in read_lines(list(map(str, files)))]
+    named = ["threshold 0.5", "thresholds 0.4 and 0.3", "own thresholds"]
+    assert labels == [f"emat (efficientnet-lite2, 256 px, {name})" for name in named]
+
+
 def test_labels_are_the_users(write_run: Writer) -> None:
     files = [write_run("a.json"), write_run("b.json")]
     assert [line.label for line in read_lines([f"ours={files[0]}", f"longer={files[1]}"])] == ["ours", "longer"]
