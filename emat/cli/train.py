@@ -10,7 +10,6 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from emat.cli.progress import follow
-from emat.errors import EmatError
 from emat.training.config import as_plain, config_text, from_plain, read_config
 from emat.training.settings import Settings
 from emat.training.state import CONFIG
@@ -37,12 +36,7 @@ def _train(
         return
     from emat.training.engine import train
 
-    try:
-        folder = train(settings, resume=resume, watch=lambda names: follow(names, len(names), "masks read"))
-    except EmatError:
-        if int(os.environ.get("LOCAL_RANK", "0")) > 0:
-            raise typer.Exit(2) from None  # the first process says it for all
-        raise
+    folder = train(settings, resume=resume, watch=lambda names: follow(names, len(names), "masks read"))
     if int(os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0"))) == 0:
         typer.echo(f"trained: {folder / 'best.safetensors'}")
 

@@ -18,7 +18,7 @@ from emat.training.config import as_plain, from_plain, read_config, write_config
 from emat.training.data import RunData, open_run_data
 from emat.training.logs import RunLogs
 from emat.training.plan import Plan
-from emat.training.processes import as_started, launch
+from emat.training.processes import as_started, errors_of_process, open_fabric, start
 from emat.training.progress import Reporter, StepReport
 from emat.training.samples import Samples
 from emat.training.settings import IDENTITY, Settings
@@ -47,17 +47,18 @@ GIGABYTE = 10**9
 def train(settings: Settings, *, resume: bool = False, watch: Watch = iter) -> Path:
     """Train as `settings` say, or go on with the run in their folder; the folder with the trained weights."""
     settings = as_started(complete(settings))
-    fabric = launch(settings)
-    folder, changes = _run_folder(settings, resume)
-    data = open_run_data(settings, watch if fabric.is_global_zero else iter)
-    fabric.barrier()  # no process writes before all have looked
-    run = _Run(settings, fabric, data, folder)
-    if changes:
-        run.report.say(f"changed since the run began: {', '.join(changes)}")
-    try:
-        run.go()
-    finally:
-        run.close()
+    fabric = open_fabric(settings)
+    with errors_of_process(fabric):
+        folder, changes = _run_folder(settings, resume)
+        data = open_run_data(settings, watch if fabric.is_global_zero else iter)
+        start(fabric)  # after what does not fit was told, by one process; and before any writes what others look at
+        run = _Run(settings, fabric, data, folder)
+        if changes:
+            run.report.say(f"changed since the run began: {', '.join(changes)}")
+        try:
+            run.go()
+        finally:
+            run.close()
     return folder
 
 

@@ -16,10 +16,11 @@ from emat.errors import EmatError
 from emat.model.checkpoint import load_head
 from emat.tensor_files import read_metadata, read_tensors
 from emat.training.config import config_text, read_config
+from emat.training.data import open_run_data
 from emat.training.engine import train
 from emat.training.settings import Settings
 from emat.training.state import BEST, CONFIG, LAST, STATE, read_state
-from tests.training.tiny import tiny_settings
+from tests.training.tiny import tiny_dataset, tiny_settings
 
 pytest.importorskip("lightning")
 LONGEST = 120  # seconds that a process started here may take
@@ -125,6 +126,27 @@ def test_two_processes_train_on_the_same_tasks(launcher: str, whole: Path, tiny:
         assert float(two["loss"]) == pytest.approx(float(one["loss"]), rel=1e-3)
         assert float(two["accuracy"]) == pytest.approx(float(one["accuracy"]))
         assert float(two["miou"]) == pytest.approx(float(one["miou"]), abs=0.02)
+
+
+def test_a_process_beside_the_first_tells_what_it_alone_met(tmp_path: Path) -> None:
+    data = tiny_dataset(tmp_path / "data")
+    settings = tiny_settings(data, tmp_path / "run", devices=2, batch=2, val_tasks=0)
+    tasks = open_run_data(settings).tasks
+    photos = [{task.query.name, task.support.name} for task in (tasks.draw(0, index) for index in range(2))]
+    alone = (photos[1] - photos[0]).pop()
+    (data / "images" / f"{alone}.png").write_bytes(b"no picture")
+    process = start(settings, tmp_path)
+    _, errors = process.communicate(timeout=LONGEST)
+    assert process.returncode == 2, errors
+    assert f"emat: process 1: {data / 'images' / alone}.png" in errors
+    assert "emat: process 0 waits in vain for another" in errors
+    assert "Traceback" not in errors
+
+
+def test_what_no_process_can_do_is_told_once(tmp_path: Path) -> None:
+    process = start(tiny_settings(tmp_path / "nowhere", tmp_path / "run", devices=2), tmp_path)
+    _, errors = process.communicate(timeout=LONGEST)
+    assert errors == f"emat: {tmp_path / 'nowhere'} does not exist; check the path\n"
 
 
 def test_parts_of_a_batch_train_like_the_whole_batch(whole: Path, tiny: Path, tmp_path: Path) -> None:
