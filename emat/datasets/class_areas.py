@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from emat.formats.whole_files import write_text
 from emat.home import emat_home
 from emat.images import VOID
 
@@ -55,10 +56,7 @@ class ClassAreas:
         """Write what was counted since the last time; nothing happens without a file to keep it in."""
         if self._kept_in is None or len(self._areas) == self._kept:
             return
-        self._kept_in.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = self._kept_in.with_name(f".{self._kept_in.name}.{os.getpid()}")
-        unfinished.write_text(json.dumps(self._areas), encoding="utf-8")
-        os.replace(unfinished, self._kept_in)
+        write_text(self._kept_in, json.dumps(self._areas))
         self._kept = len(self._areas)
 
 

@@ -16,7 +16,6 @@ format:
 """
 
 import hashlib
-import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from emat.errors import EmatError
+from emat.formats.whole_files import write_text
 
 FIRST_LINE = "# emat fold list 1"
 SUFFIX = ".list"
@@ -159,10 +159,7 @@ def write_fold_list(fold_list: FoldList, path: Path) -> None:
         f"# counts: {_spaced(fold_list.counts.values())}",
         f"# sha256: {fold_list.sha256}",
     ]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    unfinished.write_text("\n".join(header) + "\n" + _lines(fold_list.entries), encoding="utf-8")
-    os.replace(unfinished, path)
+    write_text(path, "\n".join(header) + "\n" + _lines(fold_list.entries))
 
 
 def parse_fold_list(text: str, path: Path) -> FoldList:

@@ -14,13 +14,10 @@ def whole_file(path: Path) -> Iterator[Path]:
     """A path to write to; when the block ends well, what was written is at `path`, else nothing is left."""
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        yield unfinished
-        os.replace(unfinished, path)
-    except OSError as error:
-        raise EmatError(
-            f"{path} cannot be written: {error.strerror or error}; choose another folder or make room"
-        ) from None
+        with writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            yield unfinished
+            os.replace(unfinished, path)
     finally:
         if unfinished.is_file():
             unfinished.unlink()
@@ -30,3 +27,14 @@ def write_text(path: Path, text: str) -> None:
     """`text` as UTF-8, whole or not at all."""
     with whole_file(path) as unfinished:
         unfinished.write_text(text, encoding="utf-8")
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Whatever keeps the block from writing `path`, such as a full disk, is an EmatError."""
+    try:
+        yield
+    except OSError as error:
+        raise EmatError(
+            f"{path} cannot be written: {error.strerror or error}; choose another folder or make room"
+        ) from None

@@ -1,13 +1,13 @@
 """Tasks as a file: a header line with everything needed to draw them again, then a task a line, all JSON."""
 
 import json
-import os
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from emat.errors import EmatError
+from emat.formats.whole_files import write_text
 from emat.tasks.sampling import Protocol, Queries, TaskSampler
 from emat.tasks.task import Setting, Task, digest
 
@@ -59,10 +59,7 @@ def write_frozen_tasks(frozen: FrozenTasks, path: Path) -> None:
         "digest": frozen.digest,
     }
     lines = [header, *(_row(task) for task in frozen.tasks)]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    unfinished.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-    os.replace(unfinished, path)
+    write_text(path, "".join(json.dumps(line) + "\n" for line in lines))
 
 
 def read_frozen_tasks(path: Path) -> FrozenTasks:

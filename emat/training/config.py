@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from emat.errors import EmatError
+from emat.formats.whole_files import write_text
 from emat.training.settings import Settings
 
 
@@ -40,9 +41,7 @@ def config_text(settings: Settings) -> str:
 
 def write_config(path: Path, settings: Settings) -> None:
     """Write `settings` to `path`, whole or not at all."""
-    unfinished = path.with_name(f".{path.name}")
-    unfinished.write_text(config_text(settings), encoding="utf-8")
-    unfinished.replace(path)
+    write_text(path, config_text(settings))
 
 
 def read_config(path: Path) -> dict[str, Any]:

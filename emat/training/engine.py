@@ -93,11 +93,11 @@ class _Run:
         assert settings.backbone is not None
         self.metadata = provenance(as_plain(settings), settings.backbone, self.method, drawn_from.sha256)
         leads = fabric.is_global_zero
-        self.report = Reporter(total, self.plan.epochs, done=self._tasks_done(), silent=not leads)
         epoch, step = self.progress.epoch, self.progress.step
         self.logs = RunLogs(folder, epoch, self.plan.step_before(epoch) + step) if leads else None
         if leads:
             write_config(folder / CONFIG, settings)
+        self.report = Reporter(total, self.plan.epochs, done=self._tasks_done(), silent=not leads)
 
     def go(self) -> None:
         """Train from where the run stands to its end."""

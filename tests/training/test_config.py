@@ -73,3 +73,9 @@ def test_what_a_file_gets_wrong_is_told(content: str, told: str, tmp_path: Path)
 def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
     with pytest.raises(EmatError, match="cannot be read"):
         read_config(tmp_path / "none.yaml")
+
+
+def test_a_file_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("a file where the folder should be")
+    with pytest.raises(EmatError, match=r"run.yaml cannot be written"):
+        write_config(tmp_path / "run" / "run.yaml", Settings())
