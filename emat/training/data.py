@@ -72,13 +72,20 @@ def read_names(path: Path) -> tuple[str, ...]:
 def _chosen_names(datasets: Sequence[Dataset], files: Sequence[Path]) -> dict[int, tuple[str, ...]]:
     """The names of every data set that a file restricts, by its place."""
     chosen: dict[int, tuple[str, ...]] = {}
-    for file in files:
+    for order, file in enumerate(files):
         names = read_names(file)
-        places = [place for place, dataset in enumerate(datasets) if set(names) <= set(dataset.names)]
-        if not places:
+        fitting = [place for place, dataset in enumerate(datasets) if set(names) <= set(dataset.names)]
+        if len(files) == len(datasets) and order in fitting:
+            fitting = [order]
+        if not fitting:
             stranger = next((name for name in names if name not in datasets[0].names), names[0])
             raise EmatError(f"no data set has all the photos named in {file}, for example {stranger!r}; check the file")
-        chosen[places[0]] = names
+        roots = " and ".join(str(datasets[place].root) for place in fitting)
+        if len(fitting) > 1:
+            raise EmatError(f"{roots} all have the photos named in {file}; give a --names for each --data, in order")
+        if fitting[0] in chosen:
+            raise EmatError(f"two --names files have photos of {roots}; write them into one")
+        chosen[fitting[0]] = names
     return chosen
 
 
@@ -106,9 +113,11 @@ def _source(
     settings: Settings, datasets: Sequence[Dataset], place: int, chosen: dict[int, tuple[str, ...]], watch: Watch
 ) -> TrainingSource:
     dataset = datasets[place]
-    if settings.lists is not None and place == 0:
-        return TrainingSource(dataset, _published_entries(settings, dataset))
     names = chosen.get(place, dataset.names)
+    if settings.lists is not None and place == 0:
+        wanted = set(names)
+        entries = _published_entries(settings, dataset)
+        return TrainingSource(dataset, tuple(entry for entry in entries if entry[0] in wanted))
     minimum = ONE_CELL if settings.min_area is None else settings.min_area
     listed = _list_from_masks(dataset, names, range(1, len(dataset.classes) + 1), minimum, watch, "train")
     return TrainingSource(dataset, listed.entries)

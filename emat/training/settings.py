@@ -30,7 +30,9 @@ class Settings:
     dataset: Annotated[str | None, "Kind of the first data set, such as pascal. Default: seen from its files."] = None
     lists: Annotated[Path | None, "Folder of fold lists for the first data set. Default: made from masks."] = None
     names: Annotated[
-        tuple[Path, ...], "File of photo names, one a line: its data set is trained on these alone; repeatable."
+        tuple[Path, ...],
+        "File of photo names, one a line: the data set that has them is trained on these alone. Repeatable; "
+        "if several data sets have them, one for each, in their order.",
     ] = ()
     fold: Annotated[int | None, "Train without this fold's classes, in all data sets, and validate on them."] = None
     folds: Annotated[str | None, "Number of folds, or a file with a fold's class names on each line."] = None

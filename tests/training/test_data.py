@@ -11,7 +11,7 @@ from emat.images import write_indexed_png
 from emat.tasks.sampling import Queries
 from emat.training.data import open_run_data
 from emat.training.settings import Settings
-from tests.training.tiny import tiny_dataset
+from tests.training.tiny import CLASSES, tiny_dataset
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +69,35 @@ def test_names_restrict_their_data_set_and_leave_the_rest_for_validation(tiny: P
     assert data.validation is not None
     held_out = {image for task in data.validation.sampler for image in task.images}
     assert held_out.isdisjoint(train.read_text().split())
+
+
+def test_data_sets_with_the_same_photo_names_have_a_list_each_in_their_order(tiny: Path, tmp_path: Path) -> None:
+    twin = tiny_dataset(tmp_path / "twin")
+    lists = [tmp_path / f"{number}.txt" for number in (0, 1)]
+    for number, file in enumerate(lists):
+        file.write_text("".join(f"{name}{k}\n" for name in CLASSES for k in (0, number + 1)))
+    data = open_run_data(Settings(data=(tiny, twin), names=tuple(lists)))
+    drawn = {(photo.source, photo.name[-1]) for photo in data.tasks.drawn_from.photos}
+    assert drawn == {(0, "0"), (0, "1"), (1, "0"), (1, "2")}
+    with pytest.raises(EmatError, match=r"all have the photos named in .*0.txt; give a --names for each --data"):
+        open_run_data(Settings(data=(tiny, twin), names=(lists[0],)))
+
+
+def test_two_lists_of_one_data_set_are_refused(tiny: Path, tmp_path: Path) -> None:
+    other = tiny_dataset(tmp_path / "other", ("yak", "zebu"))
+    lists = [tmp_path / f"{number}.txt" for number in (0, 1)]
+    for number, file in enumerate(lists):
+        file.write_text(f"ant{number}\n")
+    with pytest.raises(EmatError, match=r"two --names files have photos of .*tiny"):
+        open_run_data(Settings(data=(tiny, other), names=tuple(lists)))
+
+
+def test_names_restrict_published_lists_too(voc: Path, tmp_path: Path) -> None:
+    names = tmp_path / "names.txt"
+    names.write_text("".join(f"2007_{class_id:02d}{photo:04d}\n" for class_id in (1, 2) for photo in range(4)))
+    data = open_run_data(Settings(data=(voc,), lists=voc / "lists", fold=1, names=(names,)))
+    assert data.tasks.drawn_from.classes == VOC_CLASSES[:2]
+    assert len(data.tasks.drawn_from.entries) == 4
 
 
 def test_without_fold_or_held_out_photos_there_is_no_validation(tiny: Path) -> None:
