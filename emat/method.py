@@ -67,6 +67,13 @@ class Decision:
     probabilities: NDArray[np.float32]  # (N, H, W): each way's foreground
     label_map: NDArray[np.uint8]  # (H, W): 0 = background, i = the i-th way, counted from 1
 
+    @property
+    def certainty(self) -> tuple[float, ...]:
+        """How surely each way is there: its score, or of a method that only segments its likeliest pixel."""
+        if self.scores is not None:
+            return self.scores
+        return tuple(float(value) for value in self.probabilities.max(axis=(1, 2)))
+
 
 @dataclass(frozen=True)
 class LossWeights:

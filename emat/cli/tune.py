@@ -1,5 +1,6 @@
 """`emat tune`: the thresholds that suit a trained head, chosen on classes it may know."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -7,20 +8,20 @@ import typer
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from safetensors import SafetensorError
 
+from emat.cli.output_place import check_output
 from emat.cli.progress import follow
 from emat.errors import EmatError
 from emat.evaluation.contender import load_contender, trained_fold
-from emat.evaluation.metrics import Scores
 from emat.evaluation.one_pass import default_limits
-from emat.evaluation.thresholds import best_thresholds, sweep
+from emat.evaluation.thresholds import Sweep, sweep
 from emat.inference.feature_cache import FeatureCache
-from emat.inference.heads import find_head, head_metadata, is_training_free
+from emat.inference.heads import Head, head_metadata, is_training_free
 from emat.method import Thresholds
-from emat.model.checkpoint import head_tensors
 from emat.tasks.benchmark import open_benchmark
 from emat.tasks.frozen import freeze
-from emat.tensor_files import read_tensors, write_tensors
+from emat.tensor_files import write_tensors
 
 NO_ARGS_IS_HELP = True
 
@@ -38,6 +39,7 @@ def command(
     ] = None,
     way: Annotated[int, typer.Option(min=1, help="Classes per task.")] = 1,
     tasks: Annotated[int, typer.Option(min=1, help="Tasks per fold.")] = 250,
+    backbone: Annotated[str | None, typer.Option(help="Where the head's file does not say which.")] = None,
     size: Annotated[
         int | None, typer.Option(min=1, help="Pixels a side that photos are resized to. Default: the head's.")
     ] = None,
@@ -53,9 +55,11 @@ def command(
 
     Example: emat tune runs/mine/last.safetensors --data photos --names val.txt --size 320 -o mine.safetensors
     """
-    if output is not None and is_training_free(head):
-        raise EmatError(f"{head} needs no training, so there is no head to write thresholds into; leave -o away")
-    contender = load_contender(head, image_size=size, device=device)
+    if output is not None:
+        if is_training_free(head):
+            raise EmatError(f"{head} needs no training, so there is no head to write thresholds into; leave -o away")
+        check_output(output)
+    contender = load_contender(head, backbone=backbone, image_size=size, device=device)
     benchmark = open_benchmark(dataset, None, data, names=names, folds=folds)
     assert benchmark.dataset is not None
     left_out = trained_fold(head) if fold is None else fold
@@ -63,38 +67,39 @@ def command(
     if not used:
         raise EmatError(f"fold {left_out} is left out and there is no other; cut the classes into more by --folds")
     method = contender.method
-    scores = sweep(
+    swept = sweep(
         method,
         benchmark.dataset,
         [freeze(benchmark.sampler(each, way, 1, tasks=tasks)) for each in used],
         cache=FeatureCache(method, memory_bytes=default_limits().features, folder=cache),
         watch=lambda work: follow(work, len(work), "queries answered"),
     )
-    best = best_thresholds(scores)
+    best = swept.best()
     size = method.preparation.image_size
     without = "" if left_out is None else f", without fold {left_out}"
     typer.echo(f"{method.name} on {contender.backbone} at {size} px; {way}-way 1-shot{without}; percent")
-    Console().print(_table(scores, best))
-    typer.echo(f"best: presence {best.presence:g}, masks {best.mask:g}")
+    Console().print(_table(swept, best))
+    miou = f"mIoU {100 * swept.gated[best].miou:.1f} where classes that are not present have no mask"
+    typer.echo(f"best: presence {best.presence:g}, masks {best.mask:g}, {miou}")
     if output is not None:
-        path = find_head(head)
-        metadata = {
-            **head_metadata(head),
-            "method": method.name,
-            "backbone": contender.backbone,
-            "image_size": str(size),
-            "presence_threshold": repr(best.presence),
-            "mask_threshold": repr(best.mask),
-        }
-        write_tensors(output, head_tensors(read_tensors(path)), metadata)
+        tuned = Head(method.name, contender.backbone, size, best, method.trained_weights())
+        _write(output, tuned, head_metadata(head))
         typer.echo(f"{output}: the head with these thresholds")
 
 
-def _table(scores: dict[float, Scores], best: Thresholds) -> Table:
+def _write(path: Path, head: Head, metadata: Mapping[str, str]) -> None:
+    try:
+        write_tensors(path, head.tensors, {**metadata, **head.metadata()})
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise EmatError(f"{path} cannot be written: {reason}; choose another folder or make room") from None
+
+
+def _table(swept: Sweep, best: Thresholds) -> Table:
     table = Table(box=box.SIMPLE, pad_edge=False)
     for heading in ("Threshold", "Accuracy", "mIoU", "False masks", "False area"):
         table.add_column(heading, justify="right", no_wrap=True)
-    for each, found in scores.items():
+    for each, found in swept.alike.items():
         cells = [found.accuracy, found.miou, found.false_mask_rate, found.false_area]
         words = [f"{100 * value:.1f}" for value in cells]
         for column, chosen in enumerate((best.presence, best.mask)):

@@ -83,7 +83,24 @@ def judge_task(
     """
     if label_map.shape != mask.shape:
         raise EmatError(f"the label map is {label_map.shape} but the query's mask is {mask.shape}; resize it first")
-    confusion = _confusion(ways, label_map, mask)  # (1 + N, 1 + N): rows truth, columns prediction
+    if label_map.size and not 0 <= int(label_map.min()) <= int(label_map.max()) <= len(ways):
+        raise EmatError(
+            f"the label map holds {int(label_map.min())} to {int(label_map.max())}; "
+            f"{len(ways)} ways have labels 0 to {len(ways)}"
+        )
+    labels = len(ways) + 1
+    pairs = true_labels(ways, mask) * labels + label_map  # (H, W)
+    confusion = np.bincount(pairs.ravel(), minlength=labels * labels).reshape(labels, labels)
+    return outcome_of(confusion, ways, present, scores)
+
+
+def outcome_of(
+    confusion: NDArray[np.int64],
+    ways: Sequence[int],
+    present: Sequence[bool] | NDArray[np.bool_] | None,
+    scores: Sequence[float] | None = None,
+) -> TaskOutcome:
+    """The outcome of a task whose pixels are counted in `confusion` (1 + N, 1 + N): rows truth, columns prediction."""
     intersections = np.diag(confusion)
     unions = confusion.sum(0) + confusion.sum(1) - intersections
     total, background, foreground = (int(x) for x in (confusion.sum(), confusion[0, 0], confusion[1:, 1:].sum()))
@@ -99,17 +116,11 @@ def judge_task(
     )
 
 
-def _confusion(ways: Sequence[int], label_map: NDArray[np.integer], mask: NDArray[np.integer]) -> NDArray[np.int64]:
-    labels = len(ways) + 1
-    if label_map.size and not 0 <= int(label_map.min()) <= int(label_map.max()) < labels:
-        raise EmatError(
-            f"the label map holds {int(label_map.min())} to {int(label_map.max())}; "
-            f"{len(ways)} ways have labels 0 to {len(ways)}"
-        )
+def true_labels(ways: Sequence[int], mask: NDArray[np.integer]) -> NDArray[np.int64]:
+    """(H, W): i where a mask of class ids shows `ways[i - 1]`, else 0."""
     label_of_class = np.zeros(max([*ways, int(mask.max(initial=0))]) + 1, dtype=np.int64)
-    label_of_class[list(ways)] = np.arange(1, labels)
-    pairs = label_of_class[mask] * labels + label_map  # (H, W)
-    return np.bincount(pairs.ravel(), minlength=labels * labels).reshape(labels, labels)
+    label_of_class[list(ways)] = np.arange(1, len(ways) + 1)
+    return label_of_class[mask]
 
 
 def _bits(flags: Sequence[bool]) -> str:

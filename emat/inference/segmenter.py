@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from emat.errors import EmatError
 from emat.images import Pixels, Source, read_photo
@@ -151,11 +150,11 @@ class Segmenter:
         detail = detail_size(size)
         whole, *tiles = views(size, self.method.preparation.image_size, self.tiles)
         decision = self._look(photo, whole, list(shots.values()), detail)
-        scores, maps = _scores(decision), decision.probabilities.copy()
+        scores, maps = list(decision.certainty), decision.probabilities.copy()
         for tile in tiles:
             part = tile.scaled(size, detail)
             seen = self._look(photo, tile, list(shots.values()), (part.height, part.width))
-            for place, score in enumerate(_scores(seen)):
+            for place, score in enumerate(seen.certainty):
                 scores[place] = max(scores[place], score)
                 if score >= self.thresholds.presence:  # else every tile would add its own false alarms
                     inside = maps[place][part.area]
@@ -211,14 +210,6 @@ def _classes(examples: Sequence[FittedExample]) -> tuple[str, ...]:
 
 def _shots(examples: Sequence[FittedExample], name: str) -> list[Any]:
     return [example.encodings[name] for example in examples if name in example.encodings]
-
-
-def _scores(decision: Decision) -> list[float]:
-    """Presence, or for a method that only segments the surest pixel's probability."""
-    if decision.scores is not None:
-        return list(decision.scores)
-    surest: NDArray[np.float32] = decision.probabilities.max(axis=(1, 2))
-    return [float(value) for value in surest]
 
 
 def _check_names(example: Example, known: Sequence[str]) -> None:

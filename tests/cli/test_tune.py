@@ -5,12 +5,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from emat.cli import main
 from emat.inference.heads import load_head
 from emat.model import build
 from emat.model.checkpoint import save_head
-from emat.tensor_files import read_metadata
+from emat.tensor_files import read_metadata, write_tensors
 from tests.evaluation.conftest import make_photos
 
 
@@ -48,6 +49,32 @@ def test_the_table_and_a_head_that_uses_what_is_best(
     assert (found.image_size, before.image_size) == (64, 96)
     assert all(torch.equal(value, before.tensors[name]) for name, value in found.tensors.items())
     assert read_metadata(tuned)["settings"] == read_metadata(head)["settings"]
+
+
+def test_the_head_may_be_silent_about_its_backbone(
+    head: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    silent, tuned = tmp_path / "silent.safetensors", tmp_path / "tuned.safetensors"
+    write_tensors(silent, load_file(head), {})
+    words = (silent, "--data", photos, "--folds", 2, "--tasks", 2, "--size", 64, "-o", tuned)
+    assert tune(*words) == 2
+    assert "name it by --backbone" in capsys.readouterr().err
+    assert tune(*words, "--backbone", "efficientnet-lite2") == 0
+    assert "where classes that are not present have no mask" in capsys.readouterr().out
+    assert load_head(tuned).backbone == "efficientnet-lite2"
+
+
+@pytest.mark.parametrize(("place", "said"), [("taken/x.safetensors", "taken"), ("folder", "it is a folder")])
+def test_a_place_that_cannot_be_written_is_told_before_the_work(
+    place: str, said: str, head: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "taken").write_text("a file where the folder should be")
+    (tmp_path / "folder").mkdir()
+    assert tune(head, "--data", photos, "--folds", 2, "-o", tmp_path / place) == 2
+    printed = capsys.readouterr()
+    assert f"{tmp_path / place} cannot be written: " in printed.err
+    assert said in printed.err
+    assert "queries" not in printed.err + printed.out
 
 
 def test_a_training_free_method_is_swept_but_has_no_head_to_write(
