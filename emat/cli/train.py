@@ -22,7 +22,9 @@ def _train(
     given: dict[str, Any],
     config: Annotated[Path | None, typer.Option(help="YAML file of settings; options go before it.")] = None,
     print_config: Annotated[bool, typer.Option("--print-config", help="Print the settings as YAML and stop.")] = False,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the run in --out, with its settings but for those given.")
+    ] = False,
 ) -> None:
     """Train a head on any data set with masks; the backbone stays as it is.
 
@@ -43,13 +45,16 @@ def _train(
 
 def _settings(given: dict[str, Any], config: Path | None, resume: bool) -> Settings:
     """Options before the file, the file before the run that goes on, that before the defaults."""
-    values: dict[str, Any] = {}
-    out = given.get("out")
-    if resume and out is not None and (out / CONFIG).is_file():
-        values |= read_config(out / CONFIG)
-    if config is not None:
-        values |= read_config(config)
-    return from_plain(values | {name: value for name, value in given.items() if value is not None})
+    values = {} if config is None else read_config(config)
+    values |= given
+    settings = from_plain(values)
+    if not resume:
+        return settings
+    from emat.training.engine import run_folder
+
+    folder = run_folder(settings)
+    begun = read_config(folder / CONFIG) if (folder / CONFIG).is_file() else {}
+    return from_plain({**begun, **values, "out": folder})
 
 
 def _with_settings(command: Callable[..., None]) -> Callable[..., None]:

@@ -49,7 +49,7 @@ def train(settings: Settings, *, resume: bool = False, watch: Watch = iter) -> P
     settings = as_started(complete(settings))
     fabric = open_fabric(settings)
     with errors_of_process(fabric):
-        folder, changes = _run_folder(settings, resume)
+        folder, changes = _prepare_folder(settings, resume)
         data = open_run_data(settings, watch if fabric.is_global_zero else iter)
         start(fabric)  # after what does not fit was told, by one process; and before any writes what others look at
         run = _Run(settings, fabric, data, folder)
@@ -62,15 +62,22 @@ def train(settings: Settings, *, resume: bool = False, watch: Watch = iter) -> P
     return folder
 
 
-def complete(settings: Settings) -> Settings:
-    """`settings` with the defaults that depend on others filled in."""
-    if settings.method not in METHODS:
-        raise EmatError(f"there is no method {settings.method!r}; choose one of {', '.join(METHODS)}")
-    backbone = settings.backbone or METHODS[settings.method].default_backbone
+def run_folder(settings: Settings) -> Path:
+    """Where the run of `settings` is kept."""
     fold = "all" if settings.fold is None else f"fold{settings.fold}"
     data = "+".join(root.resolve().stem for root in settings.data)
-    out = settings.out or Path("runs") / f"{settings.method}-{backbone}-{data}-{fold}"
-    return replace(settings, backbone=backbone, out=out)
+    return settings.out or Path("runs") / f"{settings.method}-{_backbone(settings)}-{data}-{fold}"
+
+
+def complete(settings: Settings) -> Settings:
+    """`settings` with the defaults that depend on others filled in."""
+    return replace(settings, backbone=_backbone(settings), out=run_folder(settings))
+
+
+def _backbone(settings: Settings) -> str:
+    if settings.method not in METHODS:
+        raise EmatError(f"there is no method {settings.method!r}; choose one of {', '.join(METHODS)}")
+    return settings.backbone or METHODS[settings.method].default_backbone
 
 
 class _Run:
@@ -235,10 +242,9 @@ class _Run:
             self.report.say(f"left out, with a single photo each: {', '.join(drawn_from.lone)}")
 
 
-def _run_folder(settings: Settings, resume: bool) -> tuple[Path, list[str]]:
+def _prepare_folder(settings: Settings, resume: bool) -> tuple[Path, list[str]]:
     """The folder of the run, which must not hold another, and what was changed since it began."""
-    folder = settings.out
-    assert folder is not None
+    folder = run_folder(settings)
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / STATE).is_file():
         return folder, []

@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from emat.cli import build_app, main
 from emat.model.checkpoint import load_head
-from emat.training.config import from_plain
+from emat.training.config import from_plain, write_config
 from emat.training.settings import Settings
 from tests.training.tiny import tiny_dataset
 
@@ -60,6 +60,21 @@ def test_a_run_leaves_a_head_and_goes_on_from_its_folder_alone(tiny: Path, tmp_p
     code, text = run("--out", str(out), "--resume", "--max-tasks", "6")
     assert code == 0, text
     assert "goes on after 4 tasks" in text
+
+
+@pytest.mark.parametrize("place", ["default", "config", "option"])
+def test_a_run_goes_on_with_its_own_settings_wherever_its_folder_was_named(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "given.yaml").write_text("out: mine\nbatch: 4\n" if place == "config" else "batch: 4\n")
+    named = ["--data", "photos", "--config", "given.yaml", *(["--out", "mine"] if place == "option" else [])]
+    folder = Path("runs/emat-efficientnet-lite2-photos-all" if place == "default" else "mine")
+    write_config(tmp_path / folder / "run.yaml", Settings(data=(Path("photos"),), epochs=5, batch=3, lr=0.1))
+    _, text = run(*named, "--resume", "--lr", "0.2", "--print-config")
+    assert from_plain(yaml.safe_load(text)) == Settings(data=(Path("photos"),), epochs=5, batch=4, lr=0.2, out=folder)
+    _, text = run(*named, "--print-config")
+    assert from_plain(yaml.safe_load(text)).epochs == 80
 
 
 @pytest.mark.parametrize(
