@@ -168,9 +168,19 @@ def test_a_folder_with_a_run_is_not_overwritten(whole: Path, tiny: Path) -> None
         train(tiny_settings(tiny, whole))
 
 
-def test_another_method_does_not_go_on_with_a_run(whole: Path, tiny: Path) -> None:
-    with pytest.raises(EmatError, match="has method emat, not cst"):
-        train(tiny_settings(tiny, whole, method="cst"), resume=True)
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"method": "cst"}, "has method emat, not cst"),
+        ({"batch": 8}, "has batch 4, not 8"),
+        ({"tasks_per_epoch": 12}, "has tasks_per_epoch 11, not 12"),
+    ],
+)
+def test_another_run_does_not_go_on_with_this_one(
+    changes: dict[str, object], told: str, whole: Path, tiny: Path
+) -> None:
+    with pytest.raises(EmatError, match=f"{told}; train that in another --out"):
+        train(tiny_settings(tiny, whole, **changes), resume=True)
 
 
 def test_a_finished_run_that_goes_on_longer_adds_epochs(
