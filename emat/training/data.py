@@ -187,7 +187,8 @@ def _validation_names(
 def _made_validation_list(
     dataset: Dataset, names: Sequence[str], wanted: set[str] | None, fold: int, watch: Watch
 ) -> FoldList:
-    ids = [place for place, name in enumerate(dataset.classes, start=1) if wanted is None or name in wanted]
+    keys = None if wanted is None else {class_key(name) for name in wanted}
+    ids = [place for place, name in enumerate(dataset.classes, start=1) if keys is None or class_key(name) in keys]
     found = _list_from_masks(dataset, names, ids, 0.0, watch, "val")
     enough = tuple(class_id for class_id, count in found.counts.items() if count >= LEAST_IMAGES)
     if not enough:

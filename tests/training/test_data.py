@@ -100,6 +100,13 @@ def test_names_restrict_published_lists_too(voc: Path, tmp_path: Path) -> None:
     assert len(data.tasks.drawn_from.entries) == 4
 
 
+def test_the_folds_classes_are_found_in_another_data_set_by_any_of_their_names(voc: Path, tmp_path: Path) -> None:
+    other = tiny_dataset(tmp_path / "other", ("airplane", "bicycle", "yak"))
+    data = open_run_data(Settings(data=(voc,), lists=voc / "lists", fold=0, val_data=other))
+    assert data.validation is not None
+    assert data.validation.sampler.class_ids == (1, 2)
+
+
 def test_without_fold_or_held_out_photos_there_is_no_validation(tiny: Path) -> None:
     assert open_run_data(Settings(data=(tiny,))).validation is None
 
