@@ -31,7 +31,6 @@ class Reporter:
         self._tasks, self._epochs = tasks, epochs
         self._begun_with, self._begun = done, time.monotonic()
         self._loss: float | None = None
-        self._check = ""
         self._last_line = time.monotonic()
         self._bar: Progress | None = None
         if self._console.is_terminal and not silent:
@@ -55,12 +54,13 @@ class Reporter:
 
     def epoch(self, epoch: int, loss: float, check: Check | None, best: bool) -> None:
         """After an epoch."""
+        scores = ""
         if check is not None:
-            self._check = (
+            scores = (
                 f", mIoU {100 * check.miou:.1f}, accuracy {100 * check.accuracy:.1f}, "
                 f"false masks {100 * check.false_mask_rate:.0f} on {100 * check.false_area:.1f} % of the photo"
             )
-        self.say(f"epoch {epoch + 1} of {self._epochs}: loss {loss:.4f}{self._check}{' (best)' if best else ''}")
+        self.say(f"epoch {epoch + 1} of {self._epochs}: loss {loss:.4f}{scores}{' (best)' if best else ''}")
 
     def close(self) -> None:
         """Leave the terminal as it was."""
@@ -77,7 +77,7 @@ class Reporter:
         rate = self.tasks_per_second(report.tasks_done)
         return (
             f"epoch {report.epoch + 1}/{self._epochs}, task {report.tasks_done}/{self._tasks}, "
-            f"loss {self._loss:.4f}{self._check}, {rate:.1f} tasks/s{kept}"
+            f"loss {self._loss:.4f}, {rate:.1f} tasks/s{kept}"
         )
 
     def _seconds_left(self, tasks_done: int) -> float:
