@@ -76,17 +76,19 @@ def _plain(value: Any) -> Any:
 
 def _typed(name: str, hint: Any, value: Any) -> Any:
     """`value` as the field's type; YAML reads 1e-3 as text and a lone path as no list."""
-    kinds = [kind for kind in getattr(hint, "__args__", (hint,)) if kind not in (type(None), Ellipsis)]
-    kind = kinds[0]
+    kinds = getattr(hint, "__args__", (hint,))
     if getattr(hint, "__origin__", None) is tuple:
-        return tuple(kind(each) for each in ([value] if isinstance(value, str) else value or ()))
-    if value is None and type(None) in getattr(hint, "__args__", ()):
-        return None
+        values = value if isinstance(value, (list, tuple)) else [] if value is None else [value]
+        return tuple(_scalar(name, kinds[0], each) for each in values)
+    return None if value is None and type(None) in kinds else _scalar(name, kinds[0], value)
+
+
+def _scalar(name: str, kind: Any, value: Any) -> Any:
     try:
-        if kind is bool and not isinstance(value, bool):
+        if isinstance(value, bool) != (kind is bool):
             raise ValueError
         if kind is int and float(value) != int(float(value)):
             raise ValueError
         return kind(float(value)) if kind is int else kind(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise EmatError(f"the setting {name} is {value!r}, which is no {kind.__name__}") from None

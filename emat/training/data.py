@@ -41,10 +41,7 @@ def open_run_data(settings: Settings, watch: Watch = iter) -> RunData:
     if not settings.data:
         raise EmatError("there is no data set to train on; give one with --data DIR")
     kind = settings.dataset if settings.dataset in LAYOUTS else None
-    datasets = [open_dataset(root, kind if place == 0 else None) for place, root in enumerate(settings.data)]
-    for dataset in datasets:
-        if not dataset.has_photos:
-            raise EmatError(f"{dataset.root} holds masks alone; training needs the photos as well")
+    datasets = [_open(root, kind if place == 0 else None) for place, root in enumerate(settings.data)]
     chosen = _chosen_names(datasets, settings.names)
     validation = _validation(settings, datasets, chosen, watch)
     excluded = _known_classes(settings.exclude_classes, datasets)
@@ -67,6 +64,22 @@ def read_names(path: Path) -> tuple[str, ...]:
     if not names:
         raise EmatError(f"{path} names no photo; write one name a line")
     return names
+
+
+def _open(root: Path, kind: str | None = None) -> Dataset:
+    dataset = open_dataset(root, kind)
+    if not dataset.has_photos:
+        raise EmatError(f"{dataset.root} holds masks alone; training needs the photos as well")
+    return dataset
+
+
+def _check_photos(dataset: Dataset, entries: Sequence[tuple[str, int]]) -> None:
+    """Every entry has mask and photo: one that has not is told now, and not hours later when it is drawn."""
+    known = set(dataset.names)
+    for name in dict.fromkeys(name for name, _ in entries):
+        if name not in known:
+            raise dataset.unknown(name)
+        dataset.photo_file(name)  # which tells if it is missing
 
 
 def _chosen_names(datasets: Sequence[Dataset], files: Sequence[Path]) -> dict[int, tuple[str, ...]]:
@@ -120,6 +133,7 @@ def _source(
         return TrainingSource(dataset, tuple(entry for entry in entries if entry[0] in wanted))
     minimum = ONE_CELL if settings.min_area is None else settings.min_area
     listed = _list_from_masks(dataset, names, range(1, len(dataset.classes) + 1), minimum, watch, "train")
+    _check_photos(dataset, listed.entries)
     return TrainingSource(dataset, listed.entries)
 
 
@@ -133,10 +147,7 @@ def _published_entries(settings: Settings, dataset: Dataset) -> tuple[tuple[str,
         folds = [fold for fold in range(FOLDS) if fold != settings.fold]
     lists = [load_fold_list(settings.lists, name, fold, "train") for fold in folds]
     entries = tuple(dict.fromkeys(entry for each in lists for entry in each.entries))
-    known = set(dataset.names)
-    for photo, _ in entries:
-        if photo not in known:
-            raise dataset.unknown(photo)
+    _check_photos(dataset, entries)
     if settings.min_area:
         areas = ClassAreas.of_source(dataset.mask, dataset.root)
         minimum = settings.min_area
@@ -159,7 +170,7 @@ def _validation(
 ) -> Validation | None:
     if settings.val_tasks == 0:
         return None
-    dataset = datasets[0] if settings.val_data is None else open_dataset(settings.val_data)
+    dataset = datasets[0] if settings.val_data is None else _open(settings.val_data)
     if settings.lists is not None and settings.fold is not None and settings.val_data is None:
         fold_list = load_fold_list(settings.lists, settings.dataset or dataset.name, settings.fold, "val")
     else:
@@ -168,6 +179,7 @@ def _validation(
             return None
         wanted = None if settings.fold is None else _test_classes(settings, datasets[0], settings.fold)
         fold_list = _made_validation_list(dataset, names, wanted, settings.fold or 0, watch)
+    _check_photos(dataset, fold_list.entries)
     protocol = published_protocol(fold_list, way=1, shot=1, tasks=settings.val_tasks)
     return Validation(dataset, TaskSampler(fold_list, protocol))
 

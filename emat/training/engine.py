@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from emat.errors import EmatError
+from emat.formats.whole_files import writing
 from emat.inference.feature_cache import FeatureCache
 from emat.inference.methods import METHODS, build_method
 from emat.tasks.benchmark import Watch
@@ -98,7 +99,7 @@ class _Run:
         self.progress = self._restored()
         self.stepper.set_up()
         assert settings.backbone is not None
-        self.metadata = provenance(as_plain(settings), settings.backbone, self.method, drawn_from.sha256)
+        self.metadata = provenance(as_plain(settings), settings.backbone, self.method, drawn_from)
         leads = fabric.is_global_zero
         epoch, step = self.progress.epoch, self.progress.step
         self.logs = RunLogs(folder, epoch, self.plan.step_before(epoch) + step) if leads else None
@@ -245,7 +246,8 @@ class _Run:
 def _prepare_folder(settings: Settings, resume: bool) -> tuple[Path, list[str]]:
     """The folder of the run, which must not hold another, and what was changed since it began."""
     folder = run_folder(settings)
-    folder.mkdir(parents=True, exist_ok=True)
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
     if not (folder / STATE).is_file():
         return folder, []
     if not resume:

@@ -3,6 +3,7 @@
 Each field's help stands beside its type; the command line and the configuration file take it from there.
 """
 
+import math
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated
@@ -80,6 +81,10 @@ class Settings:
     precision: Annotated[str, f"Lightning's precision: {' or '.join(PRECISIONS)}."] = "32-true"
 
     def __post_init__(self) -> None:
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if isinstance(value, float) and not math.isfinite(value):
+                raise EmatError(f"{each.name.replace('_', ' ')} is {value}; it must be finite")
         for name, choices in (("schedule", SCHEDULES), ("precision", PRECISIONS), ("queries", (None, *QUERIES))):
             value = getattr(self, name)
             if value not in choices:

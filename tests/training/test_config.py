@@ -38,6 +38,8 @@ def test_a_file_names_only_what_it_changes(tmp_path: Path) -> None:
     path = tmp_path / "run.yaml"
     path.write_text("lr: 1e-3\ndata: pets\nepochs: 5\n")
     assert from_plain(read_config(path)) == Settings(lr=0.001, data=(Path("pets"),), epochs=5)
+    path.write_text("exclude_classes: 3\n")
+    assert from_plain(read_config(path)) == Settings(exclude_classes=("3",))
     path.write_text("")
     assert from_plain(read_config(path)) == Settings()
 
@@ -55,6 +57,12 @@ def test_every_setting_is_written_with_its_help() -> None:
         ("epochs: many", "epochs is 'many'"),
         ("epochs: 2.5", "epochs is 2.5"),
         ("flip: 1", "flip is 1"),
+        ("epochs: true", "epochs is True"),
+        ("epochs: .inf", "epochs is inf"),
+        ("cache_memory: .inf", "cache memory is inf; it must be finite"),
+        ("presence_weight: .nan", "presence weight is nan"),
+        ("data: 5", "data is 5, which is no Path"),
+        ("data: [1]", "data is 1, which is no Path"),
         ("- 1", "must hold settings"),
         ("a: [", "no YAML"),
         ("epochs: 0", "epochs is 0; it must be above 0"),

@@ -1,3 +1,4 @@
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -154,6 +155,20 @@ def test_what_does_not_fit_is_told_before_training(
         open_run_data(Settings(**{"data": (tiny,), **changes}))  # type: ignore[arg-type]
 
 
-def test_masks_alone_are_refused(shared: Path) -> None:
-    with pytest.raises(EmatError, match="masks alone"):
-        open_run_data(Settings(data=(shared / "data" / "voc2012-masks.zip",), fold=0))
+@pytest.mark.parametrize("place", ["data", "val_data"])
+def test_masks_alone_are_refused(place: str, tiny: Path, tmp_path: Path) -> None:
+    alone = tiny_dataset(tmp_path / "alone")
+    shutil.rmtree(alone / "images")
+    settings = Settings(data=(alone,)) if place == "data" else Settings(data=(tiny,), val_data=alone)
+    with pytest.raises(EmatError, match="alone holds masks alone"):
+        open_run_data(settings)
+
+
+@pytest.mark.parametrize("photo", ["2007_010000", "2007_060002"])
+def test_a_listed_photo_that_is_missing_is_told_before_training(photo: str, voc: Path, tmp_path: Path) -> None:
+    shutil.copytree(voc, tmp_path / "voc")
+    (tmp_path / "voc" / "JPEGImages" / f"{photo}.jpg").unlink()
+    with pytest.raises(EmatError, match=f"no photo named {photo}"):
+        open_run_data(Settings(data=(tmp_path / "voc",), lists=voc / "lists", fold=1))
+    with pytest.raises(EmatError, match=f"no photo named {photo}"):
+        open_run_data(Settings(data=(tmp_path / "voc",), fold=1))
