@@ -3,6 +3,7 @@
 import inspect
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,15 +15,17 @@ from rich.table import Table
 
 from emat.cli.eval_options import EvalOptions
 from emat.cli.progress import follow
+from emat.datasets.dataset import Dataset
 from emat.errors import EmatError
-from emat.evaluation.contender import Contender, load_contender, trained_fold
+from emat.evaluation.contender import Contender, load_contender
 from emat.evaluation.one_pass import default_limits
 from emat.evaluation.processes import Processes, start_processes
 from emat.evaluation.results import read_results, results, summaries_of, write_results
 from emat.evaluation.run import Run, evaluate, remove_journals
+from emat.evaluation.seen_classes import training_of, warning
 from emat.evaluation.summary import Summary
 from emat.method import PAPER_THRESHOLD
-from emat.tasks.benchmark import Benchmark
+from emat.tasks.frozen import FrozenTasks
 
 NO_ARGS_IS_HELP = True
 FOLD_IN_NAME = "{fold}"
@@ -46,9 +49,9 @@ def _eval(
     """
     processes = start_processes(options.devices, options.nodes, options.device)
     try:
-        run, benchmark = _prepare(options, str(processes.device or options.device))
+        run, dataset = _prepare(options, str(processes.device or options.device))
         path = output or Path("runs", _name(run))
-        content = _results(run, benchmark, path, options, processes)
+        content = _results(run, dataset, path, options, processes)
     except EmatError:
         if processes.rank:
             raise typer.Exit(USER_CAN_FIX) from None  # the first process says it for all
@@ -62,37 +65,56 @@ def _eval(
     typer.echo(f"{path}: {content['work']['tasks']} tasks in {content['seconds']:.0f} s")
 
 
-def _prepare(options: EvalOptions, device: str) -> tuple[Run, Benchmark]:
+def _prepare(options: EvalOptions, device: str) -> tuple[Run, Dataset]:
     frozen, thresholds = options.frozen(), options.thresholds()
     one_head = options.model is not None and FOLD_IN_NAME not in options.model
-    folds = options.chosen_folds(trained_fold(str(options.model)) if one_head else None)
+    folds = options.chosen_folds(training_of(str(options.model)).fold if one_head else None)
     benchmarks = options.open(folds)
+    dataset, areas = benchmarks[0].dataset, benchmarks[0].areas
+    if dataset is None or areas is None:
+        raise EmatError("an evaluation looks at photos and masks; give the data set by --data")
     cells = [frozen] if frozen else [cell for each in benchmarks for cell in options.cells(each, folds)]
-    if benchmarks[0].areas is not None:
-        benchmarks[0].areas.keep()
+    areas.keep()
+    contenders = _contenders(options, cells, device)
+    if options.model is not None:
+        _warn_of_seen_classes(options.model, cells, dataset)
+    return Run(tuple(cells), contenders, thresholds, options.only_seg), dataset
+
+
+def _contenders(options: EvalOptions, cells: Sequence[FrozenTasks], device: str) -> dict[int, Contender]:
+    """A contender for each fold of `cells`; folds that name the same head have the same one."""
     built: dict[str | None, Contender] = {}
     contenders = {}
     for fold in dict.fromkeys(cell.fold for cell in cells):
-        model = options.model and options.model.replace(FOLD_IN_NAME, str(fold))
+        model = None if options.model is None else _head_of_fold(options.model, fold)
         if model not in built:
             built[model] = load_contender(
                 model, options.method, backbone=options.backbone, image_size=options.size, device=device
             )
         contenders[fold] = built[model]
-        if contenders[fold].fold not in (None, fold):
-            typer.echo(
-                f"emat: {model} was trained for fold {contenders[fold].fold}; it has seen the classes of fold {fold}",
-                err=True,
-            )
-    return Run(tuple(cells), contenders, thresholds, options.only_seg), benchmarks[0]
+    return contenders
+
+
+def _warn_of_seen_classes(model: str, cells: Sequence[FrozenTasks], dataset: Dataset) -> None:
+    asked: dict[int, set[int]] = {}
+    for cell in cells:
+        asked.setdefault(cell.fold, set()).update(cell.class_ids)
+    for fold, ids in asked.items():
+        names = [name for class_id, name in enumerate(dataset.classes, start=1) if class_id in ids]
+        head = _head_of_fold(model, fold)
+        said = warning(head, training_of(head), fold, names)
+        if said is not None:
+            typer.echo(f"emat: {said}", err=True)
+
+
+def _head_of_fold(model: str, fold: int) -> str:
+    return model.replace(FOLD_IN_NAME, str(fold))
 
 
 def _results(
-    run: Run, benchmark: Benchmark, path: Path, options: EvalOptions, processes: Processes
+    run: Run, dataset: Dataset, path: Path, options: EvalOptions, processes: Processes
 ) -> dict[str, Any] | None:
     """The run's results, those that are written already or new ones; None for all processes but the first."""
-    if benchmark.dataset is None:
-        raise EmatError("an evaluation looks at photos and masks; give the data set by --data")
     if path.exists():
         content = read_results(path)
         if content["fingerprint"] != run.fingerprint:
@@ -106,7 +128,7 @@ def _results(
     start = time.monotonic()
     outcomes = evaluate(
         run,
-        benchmark.dataset,
+        dataset,
         journal,
         processes=processes,
         features=options.cache,

@@ -13,8 +13,9 @@ from safetensors import SafetensorError
 from emat.cli.output_place import check_output
 from emat.cli.progress import follow
 from emat.errors import EmatError
-from emat.evaluation.contender import load_contender, trained_fold
+from emat.evaluation.contender import load_contender
 from emat.evaluation.one_pass import default_limits
+from emat.evaluation.seen_classes import training_of, without_test
 from emat.evaluation.thresholds import Sweep, sweep
 from emat.inference.feature_cache import FeatureCache
 from emat.inference.heads import Head, head_metadata, is_training_free
@@ -35,7 +36,8 @@ def command(
         str | None, typer.Option(help="Number of folds, or a file with a fold's class names on each line.")
     ] = None,
     fold: Annotated[
-        int | None, typer.Option(help="Leave this fold's classes out. Default: the one the head was trained for.")
+        int | None,
+        typer.Option(help="Leave this fold's classes out. Default: what was kept from the head's training."),
     ] = None,
     way: Annotated[int, typer.Option(min=1, help="Classes per task.")] = 1,
     tasks: Annotated[int, typer.Option(min=1, help="Tasks per fold.")] = 250,
@@ -51,7 +53,7 @@ def command(
 ) -> None:
     """Choose the presence and mask thresholds of a head; predictions then use them.
 
-    Choose on classes that are not those of a test: the fold that a head was trained for is left out.
+    Choose on classes that are not those of a test: what a head was kept from seeing in training is left out.
 
     Example: emat tune runs/mine/last.safetensors --data photos --names val.txt --size 320 -o mine.safetensors
     """
@@ -62,21 +64,19 @@ def command(
     contender = load_contender(head, backbone=backbone, image_size=size, device=device)
     benchmark = open_benchmark(dataset, None, data, names=names, folds=folds)
     assert benchmark.dataset is not None
-    left_out = trained_fold(head) if fold is None else fold
-    used = [each.fold for each in benchmark.fold_lists if each.fold != left_out]
-    if not used:
-        raise EmatError(f"fold {left_out} is left out and there is no other; cut the classes into more by --folds")
+    remaining = without_test(benchmark, training_of(head), fold)
+    chosen = remaining.benchmark
     method = contender.method
     swept = sweep(
         method,
         benchmark.dataset,
-        [freeze(benchmark.sampler(each, way, 1, tasks=tasks)) for each in used],
+        [freeze(chosen.sampler(each.fold, way, 1, tasks=tasks)) for each in chosen.fold_lists],
         cache=FeatureCache(method, memory_bytes=default_limits().features, folder=cache),
         watch=lambda work: follow(work, len(work), "queries answered"),
     )
     best = swept.best()
     size = method.preparation.image_size
-    without = "" if left_out is None else f", without fold {left_out}"
+    without = "" if remaining.left_out is None else f", without {remaining.left_out}"
     typer.echo(f"{method.name} on {contender.backbone} at {size} px; {way}-way 1-shot{without}; percent")
     Console().print(_table(swept, best))
     miou = f"mIoU {100 * swept.gated[best].miou:.1f} where classes that are not present have no mask"

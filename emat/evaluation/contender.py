@@ -1,6 +1,5 @@
 """What is evaluated: a method with its weights, and the words that let someone else find the very same."""
 
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 import torch
 
 from emat.errors import EmatError
-from emat.inference.heads import find_head, head_metadata, is_training_free, load_head
+from emat.inference.heads import find_head, is_training_free, load_head
 from emat.inference.methods import METHODS
 from emat.method import PAPER_THRESHOLDS, Method, Thresholds
 from emat.tensor_files import digest, file_sha256
@@ -25,7 +24,6 @@ class Contender:
     weights_sha256: str  # of all its tensors, whatever file they came in
     trained_parameters: int
     thresholds: Thresholds = PAPER_THRESHOLDS  # what the head's file says
-    fold: int | None = None  # whose classes it was trained without, where its file says so
 
     def description(self) -> dict[str, Any]:
         """What a results file says of it."""
@@ -64,17 +62,7 @@ def load_contender(
         digest(built.state_dict()),
         sum(value.numel() for value in built.trained_weights().values()),
         head.thresholds,
-        trained_fold(named),
     )
-
-
-def trained_fold(model: str | Path) -> int | None:
-    """The fold whose classes the head `model` was trained without, where its file says so."""
-    try:
-        fold = json.loads(head_metadata(model).get("settings", "{}")).get("fold")
-        return None if fold is None else int(fold)
-    except (ValueError, TypeError, AttributeError):
-        return None  # another program's metadata
 
 
 def _training_free(method: str | None) -> str:

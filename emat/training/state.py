@@ -18,6 +18,7 @@ from torch import Tensor
 from emat import __version__
 from emat.errors import EmatError
 from emat.method import Method
+from emat.tasks.training_tasks import TrainingList
 from emat.tensor_files import write_tensors
 from emat.training.validation import Check
 
@@ -86,7 +87,7 @@ def save_trained(path: Path, method: Method, metadata: Mapping[str, str]) -> Non
         raise EmatError(_cannot_write(path, error)) from None
 
 
-def provenance(settings: Mapping[str, Any], backbone: str, method: Method, data_sha256: str) -> dict[str, str]:
+def provenance(settings: Mapping[str, Any], backbone: str, method: Method, drawn_from: TrainingList) -> dict[str, str]:
     """Metadata that every file of a run has."""
     return {
         "backbone": backbone,
@@ -95,7 +96,8 @@ def provenance(settings: Mapping[str, Any], backbone: str, method: Method, data_
         "command": shlex.join(["emat", *sys.argv[1:]]),
         "settings": json.dumps(settings),
         "seed": str(settings["seed"]),
-        "data_sha256": data_sha256,
+        "data_sha256": drawn_from.sha256,
+        "classes": json.dumps(drawn_from.classes),
     }
 
 

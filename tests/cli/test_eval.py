@@ -5,9 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file
 
 from emat.cli import main
 from emat.tasks.frozen import read_frozen_tasks
+from emat.tensor_files import read_metadata, write_tensors
 from tests.evaluation.conftest import make_photos
 
 
@@ -91,6 +93,18 @@ def test_a_head_is_evaluated_with_its_own_thresholds(
     assert run("report", "own.json", "apart.json", "paper.json") == 0
     printed = capsys.readouterr().out
     assert all(words in printed for words in ("px, own thresholds)", "thresholds 0.4 and 0.3)", "threshold 0.5)"))
+
+
+def test_classes_that_the_head_has_seen_are_named(
+    photos: Path, tiny_head: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = {"settings": json.dumps({"fold": 0}), "classes": json.dumps(["bar", "slab"])}
+    write_tensors(Path("head.safetensors"), load_file(tiny_head), {**read_metadata(tiny_head), **told})
+    words = ("--model", "head.safetensors", "--data", photos, "--folds", 2, "--tasks", 2, "--device", "cpu")
+    assert run("eval", *words, "-o", "run.json") == 0
+    errors = capsys.readouterr().err
+    assert "emat: head.safetensors has seen classes of fold 0 in training: bar\n" in errors
+    assert "emat: head.safetensors has seen classes of fold 1 in training: slab\n" in errors
 
 
 def test_a_training_free_method_may_be_given_as_model(photos: Path) -> None:

@@ -87,6 +87,15 @@ def test_a_training_free_method_is_swept_but_has_no_head_to_write(
     assert "no head to write thresholds into" in capsys.readouterr().err
 
 
+def test_classes_that_the_head_has_not_seen_are_left_out_by_name(
+    head: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    known = tmp_path / "known.safetensors"
+    write_tensors(known, load_file(head), {**read_metadata(head), "classes": json.dumps(["bar", "slab"])})
+    assert tune(known, "--data", photos, "--folds", 2, "--tasks", 2, "--size", 64) == 0
+    assert "1-way 1-shot, without disc, blob; percent" in capsys.readouterr().out
+
+
 def test_leaving_the_only_fold_out_is_refused(head: Path, photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert tune(head, "--data", photos, "--folds", 1, "--fold", 0) == 2
     assert "cut the classes into more by --folds" in capsys.readouterr().err

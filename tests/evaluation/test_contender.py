@@ -1,6 +1,5 @@
 """What is evaluated is found by file, name or method, and refused in a sentence where it cannot be."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -8,7 +7,7 @@ from safetensors.torch import load_file
 
 from emat.backbone.home import head_file
 from emat.errors import EmatError
-from emat.evaluation.contender import load_contender, trained_fold
+from emat.evaluation.contender import load_contender
 from emat.method import Thresholds
 from emat.tensor_files import file_sha256, write_tensors
 
@@ -40,7 +39,7 @@ def test_the_content_of_a_file_decides_not_its_suffix(head: Path, tmp_path: Path
 def test_a_training_free_method_goes_by_its_name() -> None:
     named = load_contender("prototype", image_size=64, device="cpu")
     assert named.description() == load_contender(None, "prototype", image_size=64, device="cpu").description()
-    assert (named.head, named.trained_parameters, trained_fold("prototype")) == (None, 0, None)
+    assert (named.head, named.trained_parameters) == (None, 0)
 
 
 def test_metadata_that_are_no_numbers_are_refused(head: Path, tmp_path: Path) -> None:
@@ -48,14 +47,6 @@ def test_metadata_that_are_no_numbers_are_refused(head: Path, tmp_path: Path) ->
     write_tensors(path, load_file(head), {"backbone": "efficientnet-lite2", "image_size": "large"})
     with pytest.raises(EmatError, match=r"odd.safetensors has metadata that cannot be read \(.*'large'\)"):
         load_contender(path)
-
-
-def test_the_fold_a_head_was_trained_for_is_known(head: Path, tmp_path: Path) -> None:
-    path = tmp_path / "fold2.safetensors"
-    write_tensors(path, load_file(head), {"method": "emat", "settings": json.dumps({"fold": 2})})
-    assert trained_fold(path) == 2
-    assert trained_fold(head) is None
-    assert load_contender(path, backbone="efficientnet-lite2", image_size=64, device="cpu").fold == 2
 
 
 def test_a_head_without_backbone_asks_for_one(head: Path, tmp_path: Path) -> None:

@@ -1,3 +1,4 @@
+import json
 import resource
 from pathlib import Path
 
@@ -6,7 +7,11 @@ import torch
 
 from emat.errors import EmatError
 from emat.inference.methods import build_method
-from emat.training.state import STATE, Progress, read_state, save_state, save_trained
+from emat.training.config import as_plain
+from emat.training.data import open_run_data
+from emat.training.settings import Settings
+from emat.training.state import STATE, Progress, provenance, read_state, save_state, save_trained
+from tests.training.tiny import CLASSES
 
 
 def test_a_state_comes_back_as_it_was(tmp_path: Path) -> None:
@@ -31,6 +36,14 @@ def test_a_full_disk_is_told_and_the_state_before_stays(tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert read_state(tmp_path)["progress"].epoch == 1
     assert [path.name for path in tmp_path.iterdir()] == [STATE]
+
+
+def test_a_head_tells_the_classes_it_was_trained_on(tiny: Path) -> None:
+    settings = Settings(data=(tiny,), fold=0)
+    drawn_from = open_run_data(settings).tasks.drawn_from
+    said = provenance(as_plain(settings), "efficientnet-lite2", build_method("emat", device="cpu"), drawn_from)
+    assert json.loads(said["classes"]) == list(CLASSES[2:])
+    assert said["data_sha256"] == drawn_from.sha256
 
 
 @pytest.mark.parametrize("content", [b"", b"nonsense"])
