@@ -70,7 +70,8 @@ class Samples:
             return self._read(photo, flip)
 
         if self._cache is not None:
-            return self._cache.features_of(f"{photo.source} {flip:d} {photo.name}", read)
+            # Validation asks the same cache by plain names, which never begin with a slash.
+            return self._cache.features_of(f"/{photo.source}/{flip:d}/{photo.name}", read)
         preparation = self._method.preparation
         small = self._photo(photo)
         pixels = to_pixels(small[:, ::-1] if flip else small, small.shape[:2], preparation.mean, preparation.std)

@@ -1,16 +1,21 @@
-"""Judging weights in training: the fold's tasks through the same path as prediction."""
+"""Judging weights in training: the fold's tasks as an evaluation answers them."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from emat.evaluation.metrics import Counts, compute, count_task, no_counts
+from emat.evaluation.metrics import Counts, compute, count_outcome, merge
+from emat.evaluation.one_pass import OnePass
+from emat.evaluation.plan import plan
+from emat.evaluation.workers import all_cores
 from emat.inference.feature_cache import FeatureCache
-from emat.method import Features, Method
+from emat.method import Method
+from emat.tasks.frozen import freeze
 from emat.training.data import Validation
+
+SUPPORT_MEMORY = 2**30  # bytes of encoded supports that a check keeps, on the device that trains
 
 
 @dataclass(frozen=True)
@@ -30,29 +35,14 @@ class Check:
         return Check(scores.tasks, scores.miou, scores.accuracy, scores.false_mask_rate, scores.false_area)
 
 
-@torch.no_grad()
 def check(method: Method, cache: FeatureCache, validation: Validation, rank: int = 0, processes: int = 1) -> Counts:
-    """The counts of this process's share of the tasks."""
-    dataset, sampler = validation.dataset, validation.sampler
-    device = next(method.parameters()).device
-
-    def features(name: str) -> Features:
-        return cache.features_of(f"val {name}", lambda _: dataset.image(name))
-
-    def shown(name: str, way: int) -> Any:
-        mask = torch.from_numpy((dataset.mask(name) == way).astype(np.float32))
-        return method.encode_support(features(name), mask.to(device))
-
-    counts = no_counts(sampler.class_ids)
-    for index in range(rank, len(sampler), processes):
-        task = sampler[index]
-        query = method.encode_query(features(task.query))
-        ways = zip(task.ways, task.shots, strict=True)
-        evidence = [method.compare(query, [shown(shot, way) for shot in shots]) for way, shots in ways]
-        mask = dataset.mask(task.query)
-        decision = method.decide(evidence, (mask.shape[0], mask.shape[1]))
-        counts = counts + count_task(sampler.class_ids, task.ways, decision.present, decision.label_map, mask)
-    return counts
+    """The counts of this process's share of the queries."""
+    class_ids = validation.sampler.class_ids
+    work = plan({0: freeze(validation.sampler)})[rank::processes]
+    answering = OnePass(method, validation.dataset, cache, support_bytes=SUPPORT_MEMORY)
+    with all_cores(next(method.parameters()).device) as workers:
+        answers = [outcome for found in workers.map(answering.answer, work) for _, outcome in found]
+    return merge((count_outcome(outcome, class_ids) for outcome in answers), class_ids)
 
 
 def as_row(counts: Counts) -> Tensor:

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from emat.evaluation.metrics import compute
+from emat.evaluation.metrics import compute, count_task, no_counts
 from emat.inference.feature_cache import FeatureCache
 from emat.inference.methods import build_method
 from emat.method import Method
@@ -23,6 +23,21 @@ def validation(tiny: Path) -> Validation:
     data = open_run_data(Settings(data=(tiny,), fold=0, val_tasks=10))
     assert data.validation is not None
     return data.validation
+
+
+@torch.no_grad()
+def test_a_check_counts_what_each_task_by_itself_gives(method: Method, validation: Validation) -> None:
+    dataset, class_ids = validation.dataset, validation.sampler.class_ids
+    cache = FeatureCache(method, memory_bytes=10**8)
+    counts = no_counts(class_ids)
+    for task in validation.sampler:
+        (way,), ((shot,),), mask = task.ways, task.shots, dataset.mask(task.query)
+        shown = torch.from_numpy((dataset.mask(shot) == way).astype("float32"))
+        support = method.encode_support(cache.features(dataset.image(shot)), shown)
+        evidence = method.compare(method.encode_query(cache.features(dataset.image(task.query))), [support])
+        decision = method.decide([evidence], (mask.shape[0], mask.shape[1]))
+        counts = counts + count_task(class_ids, task.ways, decision.present, decision.label_map, mask)
+    torch.testing.assert_close(as_row(check(method, cache, validation)), as_row(counts))
 
 
 def test_processes_add_up_to_one(method: Method, validation: Validation) -> None:
