@@ -22,7 +22,7 @@ from emat.training.plan import Plan
 from emat.training.processes import as_started, errors_of_process, open_fabric, start
 from emat.training.progress import Reporter, StepReport
 from emat.training.samples import Samples
-from emat.training.settings import IDENTITY, Settings
+from emat.training.settings import GIGABYTE, IDENTITY, Settings
 from emat.training.state import (
     BEST,
     CONFIG,
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from lightning.fabric import Fabric
 
 STEPS_BETWEEN_POINTS = 10  # of TensorBoard's loss curve
-GIGABYTE = 10**9
 
 
 def train(settings: Settings, *, resume: bool = False, watch: Watch = iter) -> Path:

@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from emat.inference.feature_cache import CacheCounts
+from emat.training.settings import GIGABYTE
 from emat.training.validation import Check
 
 SECONDS_BETWEEN_LINES = 30.0
@@ -85,8 +86,8 @@ class Reporter:
 
 
 def _gigabytes(cache: CacheCounts) -> str:
-    disk = f" + {cache.disk_bytes / 1e9:.1f} GB on disk" if cache.disk_bytes else ""
-    return f"{cache.memory_bytes / 1e9:.1f} GB{disk}"
+    disk = f" + {cache.disk_bytes / GIGABYTE:.1f} GB on disk" if cache.disk_bytes else ""
+    return f"{cache.memory_bytes / GIGABYTE:.1f} GB{disk}"
 
 
 def _duration(seconds: float) -> str:

@@ -15,6 +15,7 @@ from emat.tasks.training_tasks import POSITIVE
 SCHEDULES = ("constant", "cosine", "one-cycle")
 PRECISIONS = ("32-true", "bf16-mixed")
 QUERIES = ("listed", "drawn")
+GIGABYTE = 2**30
 # What a run's weights are and what its steps count: another value makes it another run. All else may change when it
 # goes on.
 IDENTITY = ("method", "backbone", "size", "batch", "tasks_per_epoch")
