@@ -76,7 +76,10 @@ class EvalOptions:
         float | None, typer.Option(min=0, help="Gigabytes of features kept in memory. Default: a quarter of it.")
     ] = None
     device: Annotated[str, typer.Option(help="cpu, cuda, mps or auto.")] = "auto"
-    devices: Annotated[int, typer.Option(min=1, help="Devices of a node, or processes on a CPU.")] = 1
+    devices: Annotated[
+        int | None,
+        typer.Option(min=1, help="Devices of a node, or processes on a CPU. Default: 1; those that torchrun started."),
+    ] = None
     nodes: Annotated[int, typer.Option(min=1, help="Nodes.")] = 1
 
     def open(self, only: list[int] | None) -> list[Benchmark]:

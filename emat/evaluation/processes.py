@@ -1,5 +1,6 @@
 """Several processes, on one machine or many, through Lightning: each answers its share of the queries."""
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -9,6 +10,7 @@ import torch
 from emat.device import choose_device
 from emat.errors import EmatError
 
+STARTED, STARTED_HERE = "WORLD_SIZE", "LOCAL_WORLD_SIZE"  # torchrun's number of processes, in all and on this machine
 PATIENCE = timedelta(days=7)  # the first process may wait this long for the slowest
 
 
@@ -25,11 +27,16 @@ class Processes:
 ALONE = Processes()
 
 
-def start_processes(devices: int, nodes: int = 1, device: str | None = None) -> Processes:
+def start_processes(devices: int | None = None, nodes: int = 1, device: str | None = None) -> Processes:
     """Have `devices` processes on each of `nodes` machines, this one among them.
 
     Lightning starts the others with the same command line, or finds them already started, by torchrun or a cluster.
+    Where `devices` is None, they are those that torchrun has started, or this one alone.
     """
+    if devices is None and STARTED_HERE in os.environ:
+        devices = int(os.environ[STARTED_HERE])
+        nodes = int(os.environ[STARTED]) // devices
+    devices = 1 if devices is None else devices
     if devices < 1 or nodes < 1:
         raise EmatError(f"at least one device and one node are needed, not {devices} and {nodes}")
     if devices == nodes == 1:

@@ -140,12 +140,16 @@ def in_this_process(photos: Path, output: Path, *more: object) -> dict[str, Any]
     return read_results(output)
 
 
-def test_two_processes_give_the_file_of_one(photos: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("launcher", ["--devices", "torchrun"])
+def test_two_processes_give_the_file_of_one(launcher: str, photos: Path, tmp_path: Path) -> None:
     pytest.importorskip("lightning")
     more = ("--tasks", 8, "--way", 2, "--setting", "all")
     two = tmp_path / "two.json"
-    asked = [sys.executable, "-m", "emat", *words(photos, two, *more, "--devices", 2)]
-    subprocess.run(asked, check=True, capture_output=True)
+    before = ("-m", "torch.distributed.run", "--nproc_per_node", "2") if launcher == "torchrun" else ()
+    after = () if launcher == "torchrun" else ("--devices", 2)
+    asked = [sys.executable, *before, "-m", "emat", *words(photos, two, *more, *after)]
+    done = subprocess.run(asked, check=True, capture_output=True, text=True)
+    assert done.stdout.count("two.json: 48 tasks") == 1
     one = in_this_process(photos, tmp_path / "one.json", *more)
     assert one["outcomes"] == read_results(two)["outcomes"]
     assert one["summaries"] == read_results(two)["summaries"]
