@@ -19,7 +19,7 @@ from emat.datasets.dataset import Dataset
 from emat.errors import EmatError
 from emat.evaluation.contender import Contender, load_contender
 from emat.evaluation.one_pass import default_limits
-from emat.evaluation.processes import Processes, start_processes
+from emat.evaluation.processes import Processes, find_processes
 from emat.evaluation.results import read_results, results, summaries_of, write_results
 from emat.evaluation.run import Run, evaluate, remove_journals
 from emat.evaluation.seen_classes import training_of, warning
@@ -30,7 +30,6 @@ from emat.tasks.frozen import FrozenTasks
 NO_ARGS_IS_HELP = True
 FOLD_IN_NAME = "{fold}"
 GIGABYTE = 2**30
-USER_CAN_FIX = 2
 
 
 def _eval(
@@ -47,15 +46,14 @@ def _eval(
 
     An interrupted evaluation goes on when the same command is given again.
     """
-    processes = start_processes(options.devices, options.nodes, options.device)
+    processes = find_processes(options.devices, options.nodes, options.device)
     try:
         run, dataset = _prepare(options, str(processes.device or options.device))
         path = output or Path("runs", _name(run))
+        processes.start()  # what cannot be done was said by one process then, and what is said now is its own
         content = _results(run, dataset, path, options, processes)
-    except EmatError:
-        if processes.rank:
-            raise typer.Exit(USER_CAN_FIX) from None  # the first process says it for all
-        raise
+    except EmatError as error:
+        raise processes.own(error) from None
     if content is None:
         return
     if as_json:

@@ -16,19 +16,27 @@ PATIENCE = timedelta(days=7)  # the first process may wait this long for the slo
 
 @dataclass(frozen=True)
 class Processes:
-    """Which of how many processes this one is, and its device; `wait` returns when all have called it."""
+    """Which of how many processes this one is, and its device.
+
+    `start` has the others begin, `wait` returns when all have called it.
+    """
 
     rank: int = 0
     count: int = 1
     device: torch.device | None = None  # None: wherever the method is
+    start: Callable[[], None] = lambda: None
     wait: Callable[[], None] = lambda: None
+
+    def own(self, error: EmatError) -> EmatError:
+        """The error with the number of the process that met it, where that is not the first."""
+        return EmatError(f"process {self.rank}: {error}") if self.rank else error
 
 
 ALONE = Processes()
 
 
-def start_processes(devices: int | None = None, nodes: int = 1, device: str | None = None) -> Processes:
-    """Have `devices` processes on each of `nodes` machines, this one among them.
+def find_processes(devices: int | None = None, nodes: int = 1, device: str | None = None) -> Processes:
+    """`devices` processes on each of `nodes` machines, this one among them.
 
     Lightning starts the others with the same command line, or finds them already started, by torchrun or a cluster.
     Where `devices` is None, they are those that torchrun has started, or this one alone.
@@ -53,5 +61,15 @@ def start_processes(devices: int | None = None, nodes: int = 1, device: str | No
         num_nodes=nodes,
         strategy=DDPStrategy(timeout=PATIENCE),
     )
-    fabric.launch()
-    return Processes(fabric.global_rank, fabric.world_size, fabric.device, fabric.barrier)
+
+    def wait() -> None:
+        try:
+            fabric.barrier()
+        except RuntimeError as error:
+            reason = str(error).partition("\n")[0]
+            raise EmatError(
+                "this process waits in vain for another, which says why it stopped; the same command goes on from "
+                f"here ({reason})"
+            ) from None
+
+    return Processes(fabric.global_rank, fabric.world_size, fabric.device, fabric.launch, wait)

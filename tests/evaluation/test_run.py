@@ -15,14 +15,15 @@ from safetensors.torch import load_file
 from emat.cli import main
 from emat.errors import EmatError
 from emat.evaluation.contender import Contender, load_contender
-from emat.evaluation.plan import QueryWork
-from emat.evaluation.processes import Processes, start_processes
+from emat.evaluation.plan import QueryWork, plan
+from emat.evaluation.processes import Processes, find_processes
 from emat.evaluation.results import read_results
 from emat.evaluation.run import Outcomes, Run, evaluate, remove_journals
 from emat.method import Thresholds
 from emat.tasks.benchmark import Benchmark, open_benchmark
 from emat.tasks.frozen import freeze, read_frozen_tasks, write_frozen_tasks
 from emat.tasks.task import Setting
+from tests.evaluation.conftest import make_photos
 
 
 class Stopped(Exception):
@@ -125,7 +126,7 @@ def test_nothing_to_evaluate_is_an_error(contender: Contender) -> None:
 
 def test_at_least_one_device_is_needed() -> None:
     with pytest.raises(EmatError, match="at least one device"):
-        start_processes(0)
+        find_processes(0)
 
 
 def words(photos: Path, output: Path, *more: object) -> list[str]:
@@ -154,6 +155,33 @@ def test_two_processes_give_the_file_of_one(launcher: str, photos: Path, tmp_pat
     assert one["outcomes"] == read_results(two)["outcomes"]
     assert one["summaries"] == read_results(two)["summaries"]
     assert sorted(path.name for path in tmp_path.glob("*.json*")) == ["one.json", "two.json"]
+
+
+def photos_of(work: QueryWork) -> set[str]:
+    return {work.query, *(name for name, _ in work.pairs)}
+
+
+def test_a_process_beside_the_first_says_what_it_alone_met(tmp_path: Path) -> None:
+    pytest.importorskip("lightning")
+    data = make_photos(tmp_path / "data")
+    made = open_benchmark(None, None, data, folds="2")
+    work = plan({fold: freeze(made.sampler(fold, 1, 1, tasks=2)) for fold in (0, 1)})
+    ours, others = ({name for each in share for name in photos_of(each)} for share in (work[::2], work[1::2]))
+    alone = (others - ours).pop()
+    (data / "images" / f"{alone}.png").write_bytes(b"no picture")
+    asked = [sys.executable, "-m", "emat", *words(data, tmp_path / "run.json", "--tasks", 2, "--devices", 2)]
+    done = subprocess.run(asked, capture_output=True, text=True)
+    assert done.returncode == 2, done.stderr
+    assert f"emat: process 1: {data / 'images' / alone}.png" in done.stderr
+    assert "waits in vain for another" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_what_no_process_can_do_is_said_once(photos: Path, tmp_path: Path) -> None:
+    pytest.importorskip("lightning")
+    asked = [sys.executable, "-m", "emat", *words(photos, tmp_path / "run.json", "--way", "no", "--devices", 2)]
+    done = subprocess.run(asked, capture_output=True, text=True)
+    assert done.stderr.count("--way is 'no'") == 1
 
 
 def test_a_killed_evaluation_goes_on(photos: Path, tmp_path: Path) -> None:
