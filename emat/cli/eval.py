@@ -18,6 +18,7 @@ from emat.cli.progress import follow
 from emat.datasets.dataset import Dataset
 from emat.errors import EmatError
 from emat.evaluation.contender import Contender, load_contender
+from emat.evaluation.data_state import data_state
 from emat.evaluation.one_pass import default_limits
 from emat.evaluation.processes import Processes, find_processes
 from emat.evaluation.results import read_results, results, summaries_of, write_results
@@ -49,8 +50,10 @@ def _eval(
     processes = find_processes(options.devices, options.nodes, options.device)
     try:
         run, dataset = _prepare(options, str(processes.device or options.device))
-        path = output or Path("runs", _name(run))
         processes.start()  # what cannot be done was said by one process then, and what is said now is its own
+        photos = {name for cell in run.cells for task in cell.tasks for name in task.images}
+        run = replace(run, data_state=processes.from_first(data_state(dataset, photos)))  # a copy has its own times
+        path = output or Path("runs", _name(run))
         content = _results(run, dataset, path, options, processes)
     except EmatError as error:
         raise processes.own(error) from None

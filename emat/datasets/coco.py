@@ -102,6 +102,10 @@ class CocoDataset(Dataset):
             raise EmatError(f"{photo} does not exist; add the photo, or remove it from {split.file.name}")
         return photo
 
+    def mask_file(self, name: str) -> Path:
+        """The JSON file of its split."""
+        return self._split_of(name).file
+
     def mask(self, name: str) -> LabelMap:
         """Class indices, (H, W): from the cache, or drawn from the annotations and kept."""
         split = self._split_of(name)

@@ -78,6 +78,10 @@ class Dataset(ABC):
         """The photo's file on disk; None where photos are not files of their own."""
         return None
 
+    def mask_file(self, name: str) -> Path | None:
+        """The file on disk that the mask is read or drawn from; None where there is none but the root itself."""
+        return None
+
     def packed_photo(self, name: str) -> PackedPhoto | None:
         """The photo as its zip stores it; None where photos are not in a zip."""
         return None

@@ -62,6 +62,10 @@ class LabelMeDataset(Dataset):
             raise EmatError(f"{photo} does not exist; add the photo, or correct imagePath in {file}")
         return photo
 
+    def mask_file(self, name: str) -> Path | None:
+        """The JSON file."""
+        return self._files.get(name)
+
     def mask(self, name: str) -> LabelMap:
         """Class indices, (H, W), drawn from the outlines."""
         return self._drawing(name).label_map(self.classes)
@@ -98,10 +102,17 @@ class YoloDataset(TreeDataset):
 
     def mask(self, name: str) -> LabelMap:
         """Class indices, (H, W), drawn from the outlines; all background where there is no text file."""
+        return read_yolo(self._labels(name), name, self.image_size(name), self.classes).label_map(self.classes)
+
+    def mask_file(self, name: str) -> Path | None:
+        """The text file, if there is one."""
+        labels = self._labels(name)
+        return labels if labels.is_file() else None
+
+    def _labels(self, name: str) -> Path:
         if name not in self._photos:
             raise self.unknown(name)
         *folders, stem = name.split("/")
         place = len(folders) - 1 - folders[::-1].index("images")  # the last one, as YOLO tools take it
         folders[place] = "labels"
-        labels = self.root.joinpath(*folders, f"{stem}.txt")
-        return read_yolo(labels, name, self.image_size(name), self.classes).label_map(self.classes)
+        return self.root.joinpath(*folders, f"{stem}.txt")

@@ -14,6 +14,7 @@ class TreeDataset(Dataset):
 
     _tree: FileTree
     _photos: Mapping[str, str]  # name -> path in the tree
+    _masks: Mapping[str, str] = {}
 
     @property
     def has_photos(self) -> bool:
@@ -34,6 +35,10 @@ class TreeDataset(Dataset):
         """The photo's file; None in a zip."""
         path = self._photo(name)
         return None if self._tree.zipped else self._tree.root / path
+
+    def mask_file(self, name: str) -> Path | None:
+        """The mask's file; None in a zip."""
+        return None if self._tree.zipped or name not in self._masks else self._tree.root / self._masks[name]
 
     def packed_photo(self, name: str) -> PackedPhoto | None:
         """The photo as the zip stores it; None in a folder."""

@@ -26,6 +26,7 @@ class Processes:
     device: torch.device | None = None  # None: wherever the method is
     start: Callable[[], None] = lambda: None
     wait: Callable[[], None] = lambda: None
+    from_first: Callable[[str], str] = lambda word: word  # what the first process said, for all of them
 
     def own(self, error: EmatError) -> EmatError:
         """The error with the number of the process that met it, where that is not the first."""
@@ -72,4 +73,4 @@ def find_processes(devices: int | None = None, nodes: int = 1, device: str | Non
                 f"here ({reason})"
             ) from None
 
-    return Processes(fabric.global_rank, fabric.world_size, fabric.device, fabric.launch, wait)
+    return Processes(fabric.global_rank, fabric.world_size, fabric.device, fabric.launch, wait, fabric.broadcast)

@@ -37,6 +37,7 @@ class Run:
     contenders: Mapping[int, Contender]
     thresholds: Thresholds | None = PAPER_THRESHOLDS
     only_segment: bool = False
+    data_state: str = ""  # of the photos and masks
 
     def __post_init__(self) -> None:
         if not self.cells:
@@ -57,6 +58,7 @@ class Run:
             },
             "thresholds": {fold: asdict(self.thresholds_of(each)) for fold, each in self.contenders.items()},
             "only_segment": self.only_segment,
+            "data_state": self.data_state,
         }
         return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
 
@@ -178,7 +180,7 @@ def _records(path: Path, header: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
                 record = None
             if number == 0 and record != header:
                 raise EmatError(
-                    f"{path} was left by another run: other tasks, weights or options; delete it, "
+                    f"{path} was left by another run: other tasks, photos, masks, weights or options; delete it, "
                     "or write to another file by -o"
                 )
             if number and record is not None:

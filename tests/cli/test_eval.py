@@ -1,13 +1,17 @@
 """`emat eval` and `emat report` as a user runs them: what they print, what they write, and how they refuse."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image
 from safetensors.torch import load_file
 
 from emat.cli import main
+from emat.images import write_indexed_png
 from emat.tasks.frozen import read_frozen_tasks
 from emat.tensor_files import read_metadata, write_tensors
 from tests.evaluation.conftest import make_photos
@@ -58,6 +62,21 @@ def test_json_and_a_second_time_costs_nothing(photos: Path, capsys: pytest.Captu
     assert evaluate(photos, *words) == 0
     assert json.loads(capsys.readouterr().out) == first
     assert Path(first["results"]).stat().st_mtime_ns == before
+
+
+def test_corrected_masks_are_evaluated_anew(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = Path(shutil.copytree(photos, "data"))
+    words = ("--folds", 2, "--fold", 0, "--tasks", 2, "--json")
+    assert evaluate(data, *words) == 0
+    first = json.loads(capsys.readouterr().out)
+    for path in (data / "masks").iterdir():
+        drawn = np.array(Image.open(path))
+        drawn[15] = 0  # a row of the object: lists and tasks stay
+        write_indexed_png(path, drawn)
+    assert evaluate(data, *words) == 0
+    assert json.loads(capsys.readouterr().out)["results"] != first["results"]
+    assert evaluate(data, *words, "-o", first["results"]) == 2
+    assert "another run" in capsys.readouterr().err
 
 
 def test_a_file_of_tasks_is_evaluated(photos: Path) -> None:

@@ -51,6 +51,9 @@ def test_a_layout_is_recognised_and_read(build: Build, layout: str) -> None:
         assert file.name == f"{name.removesuffix('.jpg').rpartition('/')[2]}.jpg"
         assert np.array_equal(read_photo(file), dataset.image(name))
         assert dataset.packed_photo(name) is None
+        source = dataset.mask_file(name)
+        assert source is not None
+        assert source.is_file()
         assert dataset.image(name).shape == (6, 8, 3)
         assert dataset.image_size(name) == (6, 8)
     assert list(dataset.missing()) == []

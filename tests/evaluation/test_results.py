@@ -18,8 +18,8 @@ from emat.tasks.frozen import freeze
 from emat.tasks.task import Setting
 
 KEYS = {
-    "format", "fingerprint", "emat", "methods", "options", "thresholds", "only_segment", "seeds", "intervals",
-    "machine", "seconds", "work", "cells", "summaries", "outcome_fields", "outcomes",
+    "format", "fingerprint", "emat", "methods", "options", "thresholds", "only_segment", "data_state", "seeds",
+    "intervals", "machine", "seconds", "work", "cells", "summaries", "outcome_fields", "outcomes",
 }  # fmt: skip
 
 
