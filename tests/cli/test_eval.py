@@ -66,7 +66,7 @@ def test_json_and_a_second_time_costs_nothing(photos: Path, capsys: pytest.Captu
 
 def test_corrected_masks_are_evaluated_anew(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = Path(shutil.copytree(photos, "data"))
-    words = ("--folds", 2, "--fold", 0, "--tasks", 2, "--json")
+    words = ("--folds", 2, "--fold", 0, "--tasks", 2, "--theta", 0.1, "--json")
     assert evaluate(data, *words) == 0
     first = json.loads(capsys.readouterr().out)
     for path in (data / "masks").iterdir():
