@@ -1,5 +1,6 @@
 """A run: cells answered by their contenders, journalled as it goes, so that nothing finished is done twice."""
 
+import glob
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -160,7 +161,8 @@ def _journal_of(journal: Path, rank: int) -> Path:
 
 
 def _journals(journal: Path) -> list[Path]:
-    return sorted(path for path in journal.parent.glob(f"{journal.name}.*") if path.suffix[1:].isdecimal())
+    found = journal.parent.glob(f"{glob.escape(journal.name)}.*")
+    return sorted(path for path in found if path.suffix[1:].isdecimal())
 
 
 def _read_journals(journal: Path, header: Mapping[str, Any]) -> Outcomes:

@@ -67,10 +67,10 @@ def test_a_stopped_run_goes_on_without_doing_anything_twice(run: Run, benchmark:
             queries.append(each.query)
             yield each
 
-    journal = tmp_path / "stopped.json.journal"
+    journal = tmp_path / "stopped[1].json.journal"
     with pytest.raises(Stopped):
         answered(run, benchmark, journal, watch=stopping)
-    with (tmp_path / "stopped.json.journal.0").open("a") as file:
+    with (tmp_path / "stopped[1].json.journal.0").open("a") as file:
         file.write('{"query": "photo10", "outcomes": [[0,')  # what a kill in the middle of a line leaves
     outcomes = answered(run, benchmark, journal, watch=watching)
     assert outcomes == answered(run, benchmark, tmp_path / "whole.json.journal")
