@@ -85,12 +85,17 @@ def _prepare(options: EvalOptions, device: str) -> tuple[Run, Dataset]:
 def _contenders(options: EvalOptions, cells: Sequence[FrozenTasks], device: str) -> dict[int, Contender]:
     """A contender for each fold of `cells`; folds that name the same head have the same one."""
     built: dict[str | None, Contender] = {}
-    contenders = {}
+    contenders: dict[int, Contender] = {}
     for fold in dict.fromkeys(cell.fold for cell in cells):
         model = None if options.model is None else _head_of_fold(options.model, fold)
         if model not in built:
             built[model] = load_contender(
-                model, options.method, backbone=options.backbone, image_size=options.size, device=device
+                model,
+                options.method,
+                backbone=options.backbone,
+                image_size=options.size,
+                device=device,
+                beside=next(iter(built.values()), None),
             )
         contenders[fold] = built[model]
     return contenders

@@ -6,8 +6,9 @@ from typing import Any
 
 import torch
 
+from emat.backbone import Backbone
 from emat.errors import EmatError
-from emat.inference.heads import find_head, is_training_free, load_head
+from emat.inference.heads import Head, find_head, is_training_free, load_head
 from emat.inference.methods import METHODS
 from emat.method import PAPER_THRESHOLDS, Method, Thresholds
 from emat.tensor_files import digest, file_sha256
@@ -45,14 +46,17 @@ def load_contender(
     backbone: str | None = None,
     image_size: int | None = None,
     device: str | torch.device | None = None,
+    beside: Contender | None = None,
 ) -> Contender:
     """The trained head `model`, a file or a name, or the training-free `method`.
 
-    `backbone` and `image_size` default to what the head's file says, or to what the method was made for.
+    `backbone` and `image_size` default to what the head's file says, or to what the method was made for. A frozen
+    backbone that `beside` has already is used by both.
     """
     named = _training_free(method) if model is None else model
     head = load_head(named, backbone, method)
-    built = (head if image_size is None else replace(head, image_size=image_size)).build(device)
+    sized = head if image_size is None else replace(head, image_size=image_size)
+    built = sized.build(device, None if beside is None else _frozen_backbone(beside, head))
     path = None if is_training_free(named) else find_head(named)
     return Contender(
         built,
@@ -63,6 +67,14 @@ def load_contender(
         sum(value.numel() for value in built.trained_weights().values()),
         head.thresholds,
     )
+
+
+def _frozen_backbone(contender: Contender, head: Head) -> Backbone | None:
+    """The backbone of `contender`, if it is the one that `head` is for, as it was before any training."""
+    method = contender.method
+    found = getattr(method, "backbone", None)
+    alike = (method.name, contender.backbone) == (head.method, head.backbone) and not method.recipe.trains_backbone
+    return found if alike and isinstance(found, Backbone) else None
 
 
 def _training_free(method: str | None) -> str:

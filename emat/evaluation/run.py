@@ -84,14 +84,18 @@ def evaluate(
     a folder in which encoded photos are kept for other runs.
     """
     _check_names(run.cells, dataset)
+    limits = limits or default_limits()
     header = {"format": "emat evaluation journal 1", "run": run.fingerprint}
     done = _read_journals(journal, header)
     mine = Journal(_journal_of(journal, processes.rank), header)
     try:
+        cache = None
         for contender, cells in _by_contender(run):
             work = _share(cells, done, processes)
             if work:
-                answering = _pass(run, contender, dataset, features, limits or default_limits())
+                if cache is None or not cache.serves(contender.method):  # heads on one backbone share its features
+                    cache = FeatureCache(contender.method, memory_bytes=limits.features, folder=features)
+                answering = _pass(run, contender, dataset, cache, limits)
                 with all_cores(next(contender.method.parameters()).device) as workers:
                     for each, answers in zip(watch(work), workers.map(answering.answer, work), strict=True):
                         mine.add({"query": each.query, "outcomes": [_record(*answer) for answer in answers]})
@@ -127,11 +131,11 @@ def plain_protocol(protocol: Protocol) -> dict[str, Any]:
     return {key: getattr(value, "value", value) for key, value in asdict(protocol).items()}
 
 
-def _pass(run: Run, contender: Contender, dataset: Dataset, features: Path | None, limits: Limits) -> OnePass:
+def _pass(run: Run, contender: Contender, dataset: Dataset, cache: FeatureCache, limits: Limits) -> OnePass:
     return OnePass(
         contender.method,
         dataset,
-        FeatureCache(contender.method, memory_bytes=limits.features, folder=features),
+        cache,
         thresholds=run.thresholds_of(contender),
         only_segment=run.only_segment,
         support_bytes=limits.supports,

@@ -68,9 +68,11 @@ class FeatureCache:
         self._memory_hits = self._disk_hits = self._misses = 0
         self._lock = threading.Lock()
         self._encoding: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
-        preparation = method.preparation
-        state = f"{FORMAT} {digest(method.feature_weights())} {preparation} {dtype}"
-        self._state = hashlib.sha256(state.encode()).hexdigest()[:16]
+        self._state = _state(method, dtype)
+
+    def serves(self, method: Method) -> bool:
+        """Whether the features of `method` are those kept here: of the same weights, and photos prepared alike."""
+        return self._state == _state(method, self.dtype)
 
     def features(self, photo: Pixels) -> Features:
         """The features of a photo (H, W, 3) uint8, on the method's device."""
@@ -159,6 +161,11 @@ class FeatureCache:
     @property
     def _device(self) -> torch.device:
         return next(self.method.parameters()).device
+
+
+def _state(method: Method, dtype: torch.dtype) -> str:
+    state = f"{FORMAT} {digest(method.feature_weights())} {method.preparation} {dtype}"
+    return hashlib.sha256(state.encode()).hexdigest()[:16]
 
 
 def _bytes(features: Features) -> int:

@@ -39,9 +39,9 @@ class Head:
     thresholds: Thresholds
     tensors: Mapping[str, Tensor]
 
-    def build(self, device: str | torch.device | None = None) -> Method:
-        """The method, ready to predict on `device`."""
-        method = build_method(self.method, self.backbone, image_size=self.image_size, device=device)
+    def build(self, device: str | torch.device | None = None, backbone: Backbone | None = None) -> Method:
+        """The method, ready to predict on `device`; with `backbone`, on that one, which must be the head's own."""
+        method = build_method(self.method, backbone or self.backbone, image_size=self.image_size, device=device)
         method.load_trained_weights(self.tensors)
         return method.requires_grad_(False).eval()
 

@@ -41,17 +41,21 @@ METHODS: dict[str, MethodEntry] = {
 
 def build_method(
     name: str,
-    backbone: str | None = None,
+    backbone: str | Backbone | None = None,
     *,
     image_size: int | None = None,
     device: str | torch.device | None = None,
 ) -> Method:
     """The method `name`, its trainable part freshly initialised, in evaluation mode, on `device`.
 
-    `backbone` and `image_size` default to what the method and its backbone were made for.
+    `backbone` and `image_size` default to what the method and its backbone were made for. A backbone in place of its
+    name is shared with whoever has it, and stays on its device.
     """
     if name not in METHODS:
         raise EmatError(f"there is no method {name!r}; choose one of {', '.join(METHODS)}")
     entry = METHODS[name]
-    extractor = build_backbone(backbone or entry.default_backbone, device=device)
+    if isinstance(backbone, Backbone):
+        extractor = backbone
+    else:
+        extractor = build_backbone(backbone or entry.default_backbone, device=device)
     return entry.make(extractor, image_size).to(next(extractor.parameters()).device).eval()

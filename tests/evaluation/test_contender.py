@@ -42,6 +42,15 @@ def test_a_training_free_method_goes_by_its_name() -> None:
     assert (named.head, named.trained_parameters) == (None, 0)
 
 
+def test_heads_for_one_backbone_share_it(head: Path) -> None:
+    first = load_contender(head, device="cpu")
+    second = load_contender(head, device="cpu", beside=first)
+    assert second.method.backbone is first.method.backbone
+    assert second.weights_sha256 == first.weights_sha256
+    other = load_contender("prototype", device="cpu", beside=first)
+    assert other.method.backbone is not first.method.backbone
+
+
 def test_metadata_that_are_no_numbers_are_refused(head: Path, tmp_path: Path) -> None:
     path = tmp_path / "odd.safetensors"
     write_tensors(path, load_file(head), {"backbone": "efficientnet-lite2", "image_size": "large"})

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,9 @@ from emat.method import Thresholds
 from emat.tasks.benchmark import Benchmark, open_benchmark
 from emat.tasks.frozen import freeze, read_frozen_tasks, write_frozen_tasks
 from emat.tasks.task import Setting
+from emat.tensor_files import digest
 from tests.evaluation.conftest import make_photos
+from tests.inference.colour_method import ColourMethod
 
 
 class Stopped(Exception):
@@ -117,6 +120,16 @@ def test_each_fold_is_answered_by_its_own_head(benchmark: Benchmark, contender: 
     assert other.description()["trained_parameters"] == sum(each.numel() for each in load_file(head).values())
     mixed = Run(cells, {0: contender, 1: other})
     assert mixed.fingerprint != Run(cells, {0: contender, 1: contender}).fingerprint
+
+
+def test_heads_that_encode_alike_encode_each_photo_once(benchmark: Benchmark, tmp_path: Path) -> None:
+    methods = [ColourMethod(), ColourMethod()]
+    cells = tuple(freeze(benchmark.sampler(fold, 2, 1, tasks=8)) for fold in (0, 1, 0))
+    cells = (*cells[:2], replace(cells[2], fold=2))  # the photos of fold 0 once more
+    ours, other = (Contender(method, "none", None, None, digest(method.state_dict()), 0) for method in methods)
+    answered(Run(cells, {0: ours, 1: ours, 2: other}), benchmark, tmp_path / "run.json.journal")
+    photos = {name for cell in cells for task in cell.tasks for name in task.images}
+    assert sum(method.encoded for method in methods) == len(photos)
 
 
 def test_nothing_to_evaluate_is_an_error(contender: Contender) -> None:
