@@ -33,8 +33,9 @@ class ResNetMethod(Method):
         self.preparation = Preparation(image_size or spec.image_size, spec.mean, spec.std)
 
     def feature_weights(self) -> Mapping[str, Tensor]:
-        """The backbone's."""
-        return self.backbone.state_dict()
+        """The backbone's, under the name of what reads it: methods keep different maps of one ResNet."""
+        reader = type(self).features.__qualname__
+        return {f"{reader}.{name}": value for name, value in self.backbone.state_dict().items()}
 
     def trained_weights(self) -> dict[str, Tensor]:
         """All but a frozen backbone's, under the names of published checkpoints."""

@@ -9,8 +9,10 @@ import torch
 from torch import Tensor
 
 from emat.backbone.registry import find_backbone
+from emat.baselines.asnet import ASNet
 from emat.baselines.resnet_method import ResNetMethod
 from emat.errors import EmatError
+from emat.inference.feature_cache import FeatureCache
 from emat.inference.methods import METHODS, build_method
 from emat.method import PAPER_THRESHOLDS, Decision, Features, Thresholds
 from emat.model import build
@@ -80,6 +82,16 @@ def test_features_keep_no_gradient_and_do_not_depend_on_what_is_trained(name: st
     for old, new in zip(before, method.features(pixels)[0].tensors, strict=True):
         assert not old.requires_grad
         assert torch.equal(old, new)
+
+
+def test_kept_features_of_one_method_are_not_taken_for_another_s() -> None:
+    hsnet, pfenet = tiny_method("hsnet"), tiny_method("pfenet")
+    pfenet.backbone.load_state_dict(hsnet.backbone.state_dict())
+    assert not FeatureCache(hsnet, memory_bytes=0).serves(pfenet)
+    tokens = CorrelationMethod(hsnet.backbone, build("emat", hsnet.backbone.channels), image_size=64)
+    assert not FeatureCache(hsnet, memory_bytes=0).serves(tokens)
+    asnet = ASNet(hsnet.backbone, image_size=64)
+    assert FeatureCache(hsnet, memory_bytes=0).serves(asnet)  # both keep every bottleneck's map
 
 
 @every_method
