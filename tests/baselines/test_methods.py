@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from emat.backbone.registry import find_backbone
-from emat.baselines.asnet import ASNet
+from emat.baselines.hsnet import HSNet
 from emat.baselines.resnet_method import ResNetMethod
 from emat.errors import EmatError
 from emat.inference.feature_cache import FeatureCache
@@ -90,8 +90,9 @@ def test_kept_features_of_one_method_are_not_taken_for_another_s() -> None:
     assert not FeatureCache(hsnet, memory_bytes=0).serves(pfenet)
     tokens = CorrelationMethod(hsnet.backbone, build("emat", hsnet.backbone.channels), image_size=64)
     assert not FeatureCache(hsnet, memory_bytes=0).serves(tokens)
-    asnet = ASNet(hsnet.backbone, image_size=64)
-    assert FeatureCache(hsnet, memory_bytes=0).serves(asnet)  # both keep every bottleneck's map
+    asnet = tiny_method("asnet")
+    alike = HSNet(asnet.backbone, asnet.preparation.image_size)
+    assert FeatureCache(alike, memory_bytes=0).serves(asnet)  # both keep every bottleneck's map
 
 
 @every_method
