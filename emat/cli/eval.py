@@ -49,7 +49,7 @@ def _eval(
     """
     processes = find_processes(options.devices, options.nodes, options.device)
     try:
-        run, dataset = _prepare(options, str(processes.device or options.device))
+        run, dataset = _prepare(options, processes)
         processes.start()  # what cannot be done was said by one process then, and what is said now is its own
         photos = {name for cell in run.cells for task in cell.tasks for name in task.images}
         run = replace(run, data_state=processes.from_first(data_state(dataset, photos)))  # a copy has its own times
@@ -66,18 +66,18 @@ def _eval(
     typer.echo(f"{path}: {content['work']['tasks']} tasks in {content['seconds']:.0f} s")
 
 
-def _prepare(options: EvalOptions, device: str) -> tuple[Run, Dataset]:
+def _prepare(options: EvalOptions, processes: Processes) -> tuple[Run, Dataset]:
     frozen, thresholds = options.frozen(), options.thresholds()
     one_head = options.model is not None and FOLD_IN_NAME not in options.model
     folds = options.chosen_folds(training_of(str(options.model)).fold if one_head else None)
-    benchmarks = options.open(folds)
+    benchmarks = options.open(folds, silent=processes.rank > 0)
     dataset, areas = benchmarks[0].dataset, benchmarks[0].areas
     if dataset is None or areas is None:
         raise EmatError("an evaluation looks at photos and masks; give the data set by --data")
     cells = [frozen] if frozen else [cell for each in benchmarks for cell in options.cells(each, folds)]
     areas.keep()
-    contenders = _contenders(options, cells, device)
-    if options.model is not None:
+    contenders = _contenders(options, cells, str(processes.device or options.device))
+    if options.model is not None and processes.rank == 0:
         _warn_of_seen_classes(options.model, cells, dataset)
     return Run(tuple(cells), contenders, thresholds, options.only_seg), dataset
 
@@ -128,7 +128,7 @@ def _results(
         return None if processes.rank else content
     path.parent.mkdir(parents=True, exist_ok=True)
     journal = path.with_name(f"{path.name}.journal")
-    limits = default_limits()
+    limits = default_limits(processes.on_machine)
     if options.cache_memory is not None:
         limits = replace(limits, features=int(options.cache_memory * GIGABYTE))
     start = time.monotonic()
@@ -139,7 +139,7 @@ def _results(
         processes=processes,
         features=options.cache,
         limits=limits,
-        watch=lambda work: follow(work, len(work), "queries answered"),
+        watch=iter if processes.rank else lambda work: follow(work, len(work), "queries answered"),
     )
     if outcomes is None:
         return None

@@ -73,7 +73,7 @@ class EvalOptions:
 
     cache: Annotated[Path | None, typer.Option(help="Folder that keeps photos' features between runs.")] = None
     cache_memory: Annotated[
-        float | None, typer.Option(min=0, help="Gigabytes of features kept in memory. Default: a quarter of it.")
+        float | None, typer.Option(min=0, help="Gigabytes of features that a process keeps. Default: a quarter for all.")
     ] = None
     device: Annotated[str, typer.Option(help="cpu, cuda, mps or auto.")] = "auto"
     devices: Annotated[
@@ -82,10 +82,10 @@ class EvalOptions:
     ] = None
     nodes: Annotated[int, typer.Option(min=1, help="Nodes.")] = 1
 
-    def open(self, only: list[int] | None) -> list[Benchmark]:
+    def open(self, only: list[int] | None, *, silent: bool) -> list[Benchmark]:
         """The benchmark that is meant, or `only` some of its folds; of several size splits one for each."""
         sizes = [None] if self.size_split is None else self.size_split.split(",")
-        return [replace(self._task_options(), size=size).open(only) for size in sizes]
+        return [replace(self._task_options(), size=size).open(only, silent=silent) for size in sizes]
 
     def frozen(self) -> FrozenTasks | None:
         """The tasks of the file that was given instead of a number."""

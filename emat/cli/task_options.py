@@ -55,8 +55,8 @@ class TaskOptions:
         float, typer.Option(min=0, max=1, help="Made lists: a class must cover more of the photo than this.")
     ] = 0.0
 
-    def open(self, only: Sequence[int] | None = None) -> Benchmark:
-        """The benchmark that is meant, or `only` some of its folds."""
+    def open(self, only: Sequence[int] | None = None, *, silent: bool = False) -> Benchmark:
+        """The benchmark that is meant, or `only` some of its folds; progress is shown unless `silent`."""
         return open_benchmark(
             self.dataset,
             self.lists,
@@ -66,7 +66,7 @@ class TaskOptions:
             folds=self.folds,
             min_area=self.min_area,
             only=only,
-            watch=lambda names: follow(names, len(names), "masks read"),
+            watch=iter if silent else lambda names: follow(names, len(names), "masks read"),
         )
 
     def sampler(self, benchmark: Benchmark, fold: int) -> TaskSampler:

@@ -36,9 +36,9 @@ class Limits:
     supports: int
 
 
-def default_limits() -> Limits:
-    """A share of the memory that is free now."""
-    available = main_memory().available or MEMORY_IF_UNKNOWN
+def default_limits(processes: int = 1) -> Limits:
+    """A share of the memory that is free now, for each of so many processes on this machine."""
+    available = (main_memory().available or MEMORY_IF_UNKNOWN) / processes
     return Limits(int(FEATURE_SHARE * available), int(SUPPORT_SHARE * available))
 
 

@@ -23,6 +23,7 @@ class Processes:
 
     rank: int = 0
     count: int = 1
+    on_machine: int = 1  # how many of them share this machine's memory
     device: torch.device | None = None  # None: wherever the method is
     start: Callable[[], None] = lambda: None
     wait: Callable[[], None] = lambda: None
@@ -73,4 +74,6 @@ def find_processes(devices: int | None = None, nodes: int = 1, device: str | Non
                 f"here ({reason})"
             ) from None
 
-    return Processes(fabric.global_rank, fabric.world_size, fabric.device, fabric.launch, wait, fabric.broadcast)
+    return Processes(
+        fabric.global_rank, fabric.world_size, devices, fabric.device, fabric.launch, wait, fabric.broadcast
+    )

@@ -84,7 +84,7 @@ def evaluate(
     a folder in which encoded photos are kept for other runs.
     """
     _check_names(run.cells, dataset)
-    limits = limits or default_limits()
+    limits = limits or default_limits(processes.on_machine)
     header = {"format": "emat evaluation journal 1", "run": run.fingerprint}
     done = _read_journals(journal, header)
     mine = Journal(_journal_of(journal, processes.rank), header)

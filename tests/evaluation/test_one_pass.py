@@ -9,7 +9,7 @@ import torch
 from emat.datasets.opening import open_dataset
 from emat.errors import EmatError
 from emat.evaluation.contender import load_contender
-from emat.evaluation.one_pass import OnePass, tensor_bytes
+from emat.evaluation.one_pass import OnePass, default_limits, tensor_bytes
 from emat.evaluation.outcome import TaskOutcome, judge_task
 from emat.evaluation.plan import Place, plan
 from emat.evaluation.workers import all_cores
@@ -150,6 +150,12 @@ def test_masks_without_photos_are_refused(method: Method, photos: Path, tmp_path
         (masks / path.name).write_bytes(path.read_bytes())
     with pytest.raises(EmatError, match="no photos"):
         OnePass(method, open_dataset(masks), FeatureCache(method, memory_bytes=0))
+
+
+def test_processes_of_a_machine_share_its_memory() -> None:
+    one, four = default_limits(), default_limits(4)
+    assert four.features == pytest.approx(one.features / 4, rel=0.2)  # what is free changes all the time
+    assert four.supports == pytest.approx(one.supports / 4, rel=0.2)
 
 
 def test_bytes_of_encodings_are_counted() -> None:
