@@ -1,6 +1,7 @@
-"""Features as files of one folder that many processes share: whole or absent, never more than the limit."""
+"""Features as files of one folder that many processes share: whole or absent, and together within the limit."""
 
 import os
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,7 +13,11 @@ from emat.method import Features
 from emat.tensor_files import write_tensors
 
 SUFFIX = ".safetensors"
-AFTER_EVICTION = 0.9  # share of the limit that stays, so that not every new file looks for an old one
+# Shares of the limit.
+LOOK_AFTER = 0.01  # what a process writes before it looks at what all of them have written
+FULL = 0.95  # from here on room is made: what others write before their next look has place in the rest
+AFTER_EVICTION = 0.9  # what stays, so that not every new file looks for an old one
+STALE = 3600  # seconds after which an unfinished file is one that a killed process left
 
 
 class FeatureFolder:
@@ -20,7 +25,9 @@ class FeatureFolder:
 
     def __init__(self, path: Path, limit: int | None = None) -> None:
         self.path, self.limit = path, limit
-        self.bytes = sum(size for _, size, _ in self._files())  # other processes' new files are seen at evictions
+        self._remove_stale()
+        self.bytes = sum(size for _, size, _ in self._files())  # what others write is seen at looks
+        self._unlooked = 0  # bytes written since the last one
 
     def read(self, key: str) -> Features | None:
         """What is kept; a damaged file counts as absent."""
@@ -40,26 +47,35 @@ class FeatureFolder:
         tensors = {str(place): tensor for place, tensor in enumerate(features.tensors)}
         try:
             write_tensors(path, tensors, {"size": f"{features.size[0]} {features.size[1]}"})
-            self.bytes += path.stat().st_size
-            if self.limit is not None and self.bytes > self.limit:
-                self._evict(self.limit)
+            size = sum(tensor.numel() * tensor.element_size() for tensor in features.tensors)
+            self.bytes += size
+            self._unlooked += size
+            if self.limit is not None and self._unlooked >= LOOK_AFTER * self.limit:
+                self._make_room(self.limit)
         except (OSError, SafetensorError) as error:
             reason = getattr(error, "strerror", None) or error
             raise EmatError(
                 f"features cannot be kept in {self.path}: {reason}; free some space there or choose another folder"
             ) from None
 
-    def _evict(self, limit: int) -> None:
+    def _make_room(self, limit: int) -> None:
+        """Look at the whole folder, and remove what is too much."""
         with locked(self.path / ".lock", waiting=lambda: None):
             files = sorted(self._files())
             total = sum(size for _, size, _ in files)
-            if total > limit:
+            if total > limit * FULL:
                 for _, size, path in files:
                     if total <= limit * AFTER_EVICTION:
                         break
                     path.unlink(missing_ok=True)
                     total -= size
-            self.bytes = total
+            self.bytes, self._unlooked = total, 0
+
+    def _remove_stale(self) -> None:
+        for path in self.path.glob(f"*/.*{SUFFIX}.*"):  # as `write_tensors` names what it has not finished
+            with suppress(OSError):
+                if time.time() - path.stat().st_mtime > STALE:
+                    path.unlink()
 
     def _files(self) -> list[tuple[int, int, Path]]:
         """Time of last use, size and path of every file."""
