@@ -26,11 +26,13 @@ def read_lines(files: Sequence[str]) -> list[Line]:
     may occur once in a line.
     """
     runs: dict[str, list[dict[str, Any]]] = {}
+    short: dict[str, str] = {}
     for word in files:
-        label, path = _label_and_path(word)
+        given, path = _label_and_path(word)
         content = read_results(path)
-        runs.setdefault(label or _label(content, path), []).append(content)
-    short = {label: label.split(" (")[0] for label in runs}
+        label = given or _label(content, path)
+        runs.setdefault(label, []).append(content)
+        short[label] = given or label.split(" (")[0]
     unique = len(set(short.values())) == len(short)
     return [_line(short[label] if unique else label, contents) for label, contents in runs.items()]
 

@@ -40,7 +40,9 @@ def test_the_thresholds_tell_runs_apart_and_a_single_one_is_read(write_run: Writ
 
 def test_labels_are_the_users(write_run: Writer) -> None:
     files = [write_run("a.json"), write_run("b.json")]
-    assert [line.label for line in read_lines([f"ours={files[0]}", f"longer={files[1]}"])] == ["ours", "longer"]
+    labels = ["EMAT (ours)", "longer"]
+    assert [line.label for line in read_lines([f"{labels[0]}={files[0]}", f"{labels[1]}={files[1]}"])] == labels
+    assert [line.label for line in read_lines([f"EMAT (ours)={files[0]}", str(files[1])])] == ["EMAT (ours)", "emat"]
 
 
 def test_the_same_fold_twice_is_refused(write_run: Writer) -> None:
