@@ -69,7 +69,8 @@ def _eval(
 def _prepare(options: EvalOptions, processes: Processes) -> tuple[Run, Dataset]:
     frozen, thresholds = options.frozen(), options.thresholds()
     one_head = options.model is not None and FOLD_IN_NAME not in options.model
-    folds = options.chosen_folds(training_of(str(options.model)).fold if one_head else None)
+    usual = training_of(str(options.model)).fold if one_head else None
+    folds = options.chosen_folds(usual) if frozen is None else [frozen.fold]
     benchmarks = options.open(folds, silent=processes.rank > 0)
     dataset, areas = benchmarks[0].dataset, benchmarks[0].areas
     if dataset is None or areas is None:

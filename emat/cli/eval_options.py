@@ -15,6 +15,7 @@ from emat.tasks.frozen import FrozenTasks, freeze, read_frozen_tasks
 from emat.tasks.task import Setting
 
 ALL = "all"
+SAID_BY_FILE = ("fold", "way", "shot", "setting", "query_has_class", "size_split", "all_classes", "theta")
 
 
 @dataclass(frozen=True)
@@ -41,11 +42,12 @@ class EvalOptions:
     folds: Annotated[
         str | None, typer.Option(help="all; or, of made lists: how many, or a file with a fold's classes on each line.")
     ] = None
-    way: Annotated[str, typer.Option(help="Classes per task: 2, or 1,2,3.")] = "1"
-    shot: Annotated[str, typer.Option(help="Support images per class: 1, or 1,5.")] = "1"
+    way: Annotated[str | None, typer.Option(help="Classes per task: 2, or 1,2,3. Default: 1.")] = None
+    shot: Annotated[str | None, typer.Option(help="Support images per class: 1, or 1,5. Default: 1.")] = None
     setting: Annotated[
-        str, typer.Option(help="original, partially-augmented, fully-augmented, some of them, or all.")
-    ] = Setting.ORIGINAL.value
+        str | None,
+        typer.Option(help="original (default), partially-augmented, fully-augmented, some of them, or all."),
+    ] = None
     query_has_class: Annotated[
         bool, typer.Option("--query-has-class", help="The query always shows the first way.")
     ] = False
@@ -73,7 +75,8 @@ class EvalOptions:
 
     cache: Annotated[Path | None, typer.Option(help="Folder that keeps photos' features between runs.")] = None
     cache_memory: Annotated[
-        float | None, typer.Option(min=0, help="Gigabytes of features that a process keeps. Default: a quarter for all.")
+        float | None,
+        typer.Option(min=0, help="Gigabytes of features a process keeps. Default: a quarter for all."),
     ] = None
     device: Annotated[str, typer.Option(help="cpu, cuda, mps or auto.")] = "auto"
     devices: Annotated[
@@ -88,9 +91,14 @@ class EvalOptions:
         return [replace(self._task_options(), size=size).open(only, silent=silent) for size in sizes]
 
     def frozen(self) -> FrozenTasks | None:
-        """The tasks of the file that was given instead of a number."""
-        is_file = self.tasks is not None and not self.tasks.isdecimal()
-        return read_frozen_tasks(Path(str(self.tasks))) if is_file else None
+        """The tasks of the file that was given instead of a number; nothing else may then say what tasks are meant."""
+        if self.tasks is None or self.tasks.isdecimal():
+            return None
+        given = [name for name in SAID_BY_FILE if getattr(self, name) != getattr(EvalOptions, name)]
+        if given:
+            option = f"--{given[0].replace('_', '-')}"
+            raise EmatError(f"the tasks in {self.tasks} are drawn already: {option} cannot change them; leave it away")
+        return read_frozen_tasks(Path(self.tasks))
 
     def chosen_folds(self, default: int | None) -> list[int] | None:
         """The folds asked for, None for all; `default` where nothing was said."""
@@ -103,12 +111,13 @@ class EvalOptions:
     def cells(self, benchmark: Benchmark, folds: list[int] | None) -> list[FrozenTasks]:
         """The tasks of every fold, way, shot and setting asked for."""
         named = [each.fold for each in benchmark.fold_lists] if folds is None else folds
-        settings = list(Setting) if self.setting == ALL else [_setting(word) for word in self.setting.split(",")]
+        words = Setting.ORIGINAL.value if self.setting is None else self.setting
+        settings = list(Setting) if words == ALL else [_setting(word) for word in words.split(",")]
         return [
             freeze(replace(self._task_options(), way=way, shot=shot, setting=setting).sampler(benchmark, fold))
             for fold in named
-            for way in _numbers(self.way, "--way")
-            for shot in _numbers(self.shot, "--shot")
+            for way in _numbers(self.way or "1", "--way")
+            for shot in _numbers(self.shot or "1", "--shot")
             for setting in settings
         ]
 
