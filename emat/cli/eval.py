@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from emat.cli.eval_options import EvalOptions
+from emat.cli.output_place import check_output
 from emat.cli.progress import follow
 from emat.datasets.dataset import Dataset
 from emat.errors import EmatError
@@ -127,7 +128,7 @@ def _results(
         if content["fingerprint"] != run.fingerprint:
             raise EmatError(f"{path} holds the results of another run; write to another file by -o, or delete it")
         return None if processes.rank else content
-    path.parent.mkdir(parents=True, exist_ok=True)
+    check_output(path)
     journal = path.with_name(f"{path.name}.journal")
     limits = default_limits(processes.on_machine)
     if options.cache_memory is not None:

@@ -1,5 +1,6 @@
 """The options of `emat eval`: which tasks, by which method, and how the work is done."""
 
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -84,6 +85,10 @@ class EvalOptions:
         typer.Option(min=1, help="Devices of a node, or processes on a CPU. Default: 1; those that torchrun started."),
     ] = None
     nodes: Annotated[int, typer.Option(min=1, help="Nodes.")] = 1
+
+    def __post_init__(self) -> None:
+        if self.cache_memory is not None and not math.isfinite(self.cache_memory):
+            raise EmatError(f"--cache-memory is {self.cache_memory}; give a number of gigabytes, or leave it away")
 
     def open(self, only: list[int] | None, *, silent: bool) -> list[Benchmark]:
         """The benchmark that is meant, or `only` some of its folds; of several size splits one for each."""

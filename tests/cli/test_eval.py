@@ -162,6 +162,9 @@ def test_size_splits_are_reported(photos: Path, capsys: pytest.CaptureFixture[st
         (("--size-split", "small"), "no size range"),
         (("--device", "abacus"), "no device 'abacus'"),
         (("--model", "absent"), "neither a file nor a head"),
+        (("--cache-memory", "inf"), "--cache-memory is inf; give a number of gigabytes"),
+        (("--cache-memory", "nan"), "--cache-memory is nan; give a number of gigabytes"),
+        (("--folds", "2", "--tasks", "2", "-o", "taken/run.json"), "taken/run.json cannot be written"),
         (("--threshold", "high"), "--threshold is 'high'"),
         (("--threshold", "0.1,0.2,0.3"), "--threshold is '0.1,0.2,0.3'"),
         (("--threshold", "0.5,30"), "mask threshold is a probability between 0 and 1, not 30"),
@@ -170,6 +173,7 @@ def test_size_splits_are_reported(photos: Path, capsys: pytest.CaptureFixture[st
 def test_what_cannot_be_done_is_said(
     photos: Path, words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    Path("taken").write_text("a file where a folder should be")
     assert evaluate(photos, *words) == 2
     assert said in " ".join(capsys.readouterr().err.split())
 
