@@ -2,7 +2,6 @@
 
 import inspect
 import json
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +22,7 @@ from emat.evaluation.data_state import data_state
 from emat.evaluation.one_pass import default_limits
 from emat.evaluation.processes import Processes, find_processes
 from emat.evaluation.results import read_results, results, summaries_of, write_results
-from emat.evaluation.run import Run, evaluate, remove_journals
+from emat.evaluation.run import Run, evaluate, remove_journals, seconds_spent
 from emat.evaluation.seen_classes import training_of, warning
 from emat.evaluation.summary import Summary
 from emat.method import PAPER_THRESHOLD
@@ -133,7 +132,6 @@ def _results(
     limits = default_limits(processes.on_machine)
     if options.cache_memory is not None:
         limits = replace(limits, features=int(options.cache_memory * GIGABYTE))
-    start = time.monotonic()
     outcomes = evaluate(
         run,
         dataset,
@@ -145,7 +143,7 @@ def _results(
     )
     if outcomes is None:
         return None
-    content = results(run, outcomes, options=options.plain(), seconds=time.monotonic() - start)
+    content = results(run, outcomes, options=options.plain(), seconds=seconds_spent(run, journal))
     write_results(path, content)
     remove_journals(journal)
     return content

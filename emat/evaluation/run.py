@@ -3,6 +3,7 @@
 import glob
 import hashlib
 import json
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -85,9 +86,10 @@ def evaluate(
     """
     _check_names(run.cells, dataset)
     limits = limits or default_limits(processes.on_machine)
-    header = {"format": "emat evaluation journal 1", "run": run.fingerprint}
+    header = _header(run)
     done = _read_journals(journal, header)
     mine = Journal(_journal_of(journal, processes.rank), header)
+    before = time.monotonic()
     try:
         cache = None
         for contender, cells in _by_contender(run):
@@ -98,7 +100,9 @@ def evaluate(
                 answering = _pass(run, contender, dataset, cache, limits)
                 with all_cores(next(contender.method.parameters()).device) as workers:
                     for each, answers in zip(watch(work), workers.map(answering.answer, work), strict=True):
-                        mine.add({"query": each.query, "outcomes": [_record(*answer) for answer in answers]})
+                        now = time.monotonic()
+                        mine.add(_record(each.query, now - before, answers))
+                        before = now
     finally:
         mine.leave()
     processes.wait()
@@ -112,6 +116,12 @@ def evaluate(
             f"the folder {journal.parent}"
         )
     return outcomes
+
+
+def seconds_spent(run: Run, journal: Path) -> float:
+    """How long `evaluate` took, in all the sessions that were needed: the slowest process counts."""
+    records = [_records(path, _header(run)) for path in _journals(journal)]
+    return max((sum(float(each.get("seconds", 0)) for each in some) for some in records), default=0.0)
 
 
 def remove_journals(journal: Path) -> None:
@@ -160,6 +170,10 @@ def _check_names(cells: Iterable[FrozenTasks], dataset: Dataset) -> None:
                     raise dataset.unknown(name)
 
 
+def _header(run: Run) -> dict[str, Any]:
+    return {"format": "emat evaluation journal 1", "run": run.fingerprint}
+
+
 def _journal_of(journal: Path, rank: int) -> Path:
     return journal.with_name(f"{journal.name}.{rank}")
 
@@ -193,5 +207,6 @@ def _records(path: Path, header: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
                 yield record
 
 
-def _record(place: Place, outcome: TaskOutcome) -> list[Any]:
-    return [place.cell, place.task, outcome.row()]
+def _record(query: str, seconds: float, answers: Iterable[tuple[Place, TaskOutcome]]) -> dict[str, Any]:
+    outcomes = [[place.cell, place.task, outcome.row()] for place, outcome in answers]
+    return {"query": query, "seconds": round(seconds, 3), "outcomes": outcomes}

@@ -163,7 +163,6 @@ def test_size_splits_are_reported(photos: Path, capsys: pytest.CaptureFixture[st
         (("--device", "abacus"), "no device 'abacus'"),
         (("--model", "absent"), "neither a file nor a head"),
         (("--cache-memory", "inf"), "--cache-memory is inf; give a number of gigabytes"),
-        (("--cache-memory", "nan"), "--cache-memory is nan; give a number of gigabytes"),
         (("--folds", "2", "--tasks", "2", "-o", "taken/run.json"), "taken/run.json cannot be written"),
         (("--threshold", "high"), "--threshold is 'high'"),
         (("--threshold", "0.1,0.2,0.3"), "--threshold is '0.1,0.2,0.3'"),

@@ -19,7 +19,7 @@ from emat.evaluation.contender import Contender, load_contender
 from emat.evaluation.plan import QueryWork, plan
 from emat.evaluation.processes import Processes, find_processes
 from emat.evaluation.results import read_results
-from emat.evaluation.run import Outcomes, Run, evaluate, remove_journals
+from emat.evaluation.run import Outcomes, Run, evaluate, remove_journals, seconds_spent
 from emat.method import Thresholds
 from emat.tasks.benchmark import Benchmark, open_benchmark
 from emat.tasks.frozen import freeze, read_frozen_tasks, write_frozen_tasks
@@ -75,7 +75,9 @@ def test_a_stopped_run_goes_on_without_doing_anything_twice(run: Run, benchmark:
         answered(run, benchmark, journal, watch=stopping)
     with (tmp_path / "stopped[1].json.journal.0").open("a") as file:
         file.write('{"query": "photo10", "outcomes": [[0,')  # what a kill in the middle of a line leaves
+    before = seconds_spent(run, journal)
     outcomes = answered(run, benchmark, journal, watch=watching)
+    assert seconds_spent(run, journal) > before > 0
     assert outcomes == answered(run, benchmark, tmp_path / "whole.json.journal")
     assert len(queries) == len(set(queries))
     remove_journals(journal)
