@@ -91,6 +91,11 @@ def _windows_memory() -> Memory:
     return Memory(status.total, status.available)
 
 
+def free_memory(device: torch.device) -> int | None:
+    """Bytes that tensors on `device` can still take; None where the system does not tell."""
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else main_memory().available
+
+
 def workspace_bytes(device: torch.device) -> int:
     """How much intermediate memory chunked work should fill: what the cache holds on a CPU, what keeps a GPU busy."""
     return 24 * 2**20 if device.type == "cpu" else 512 * 2**20

@@ -107,7 +107,7 @@ class EvalOptions:
 
     def chosen_folds(self, default: int | None) -> list[int] | None:
         """The folds asked for, None for all; `default` where nothing was said."""
-        if self.fold is None and self.folds is None and default is not None:
+        if self.fold is None and self.folds != ALL and default is not None:
             return [default]
         if self.fold in (None, ALL):
             return None

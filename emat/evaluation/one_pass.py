@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from emat.datasets.dataset import Dataset
-from emat.device import main_memory
+from emat.device import free_memory, main_memory
 from emat.errors import EmatError
 from emat.evaluation.outcome import TaskOutcome, judge_task
 from emat.evaluation.plan import Pair, Place, QueryWork, Question
@@ -62,7 +62,9 @@ class OnePass:
             raise EmatError(f"{dataset.root} holds masks but no photos; an evaluation looks at both")
         self.method, self.dataset, self.cache = method, dataset, cache
         self.thresholds, self.only_segment = thresholds, only_segment
-        self._supports = _Supports(default_limits().supports if support_bytes is None else support_bytes)
+        limit = default_limits().supports if support_bytes is None else support_bytes
+        on_device = free_memory(next(method.parameters()).device)  # encodings live where the method is
+        self._supports = _Supports(limit if on_device is None else min(limit, int(SUPPORT_SHARE * on_device)))
 
     def answer(self, work: QueryWork) -> list[tuple[Place, TaskOutcome]]:
         """The outcome of every task that asks something of this query."""

@@ -15,8 +15,6 @@ from emat.method import Method
 from emat.tasks.frozen import freeze
 from emat.training.data import Validation
 
-SUPPORT_MEMORY = 2**30  # bytes of encoded supports that a check keeps, on the device that trains
-
 
 @dataclass(frozen=True)
 class Check:
@@ -39,7 +37,7 @@ def check(method: Method, cache: FeatureCache, validation: Validation, rank: int
     """The counts of this process's share of the queries."""
     class_ids = validation.sampler.class_ids
     work = plan({0: freeze(validation.sampler)})[rank::processes]
-    answering = OnePass(method, validation.dataset, cache, support_bytes=SUPPORT_MEMORY)
+    answering = OnePass(method, validation.dataset, cache)
     with all_cores(next(method.parameters()).device) as workers:
         answers = [outcome for found in workers.map(answering.answer, work) for _, outcome in found]
     return merge((count_outcome(outcome, class_ids) for outcome in answers), class_ids)

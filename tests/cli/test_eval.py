@@ -120,7 +120,9 @@ def test_classes_that_the_head_has_seen_are_named(
     told = {"settings": json.dumps({"fold": 0}), "classes": json.dumps(["bar", "slab"])}
     write_tensors(Path("head.safetensors"), load_file(tiny_head), {**read_metadata(tiny_head), **told})
     words = ("--model", "head.safetensors", "--data", photos, "--folds", 2, "--tasks", 2, "--device", "cpu")
-    assert run("eval", *words, "-o", "run.json") == 0
+    assert run("eval", *words, "-o", "own.json") == 0
+    assert {cell["fold"] for cell in json.loads(Path("own.json").read_text())["cells"]} == {0}
+    assert run("eval", *words, "--fold", "all", "-o", "run.json") == 0
     errors = capsys.readouterr().err
     assert "emat: head.safetensors has seen classes of fold 0 in training: bar\n" in errors
     assert "emat: head.safetensors has seen classes of fold 1 in training: slab\n" in errors
