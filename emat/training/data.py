@@ -34,6 +34,7 @@ class RunData:
 
     tasks: TrainingTasks
     validation: Validation | None
+    excluded: frozenset[str]  # names of the classes that are kept from training
 
 
 def open_run_data(settings: Settings, watch: Watch = iter) -> RunData:
@@ -51,7 +52,7 @@ def open_run_data(settings: Settings, watch: Watch = iter) -> RunData:
     drawn_from = TrainingList(sources, excluded)
     queries = settings.queries or ("listed" if [each.name for each in datasets] == ["pascal"] else "drawn")
     tasks = TrainingTasks(drawn_from, settings.seed, settings.positive, Queries(queries), settings.flip)
-    return RunData(tasks, validation)
+    return RunData(tasks, validation, frozenset(excluded))
 
 
 def read_names(path: Path) -> tuple[str, ...]:

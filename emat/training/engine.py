@@ -17,6 +17,7 @@ from emat.inference.methods import METHODS, build_method
 from emat.tasks.benchmark import Watch
 from emat.training.config import as_plain, from_plain, read_config, write_config
 from emat.training.data import RunData, open_run_data
+from emat.training.first_weights import FirstWeights, first_weights
 from emat.training.logs import RunLogs
 from emat.training.plan import Plan
 from emat.training.processes import as_started, errors_of_process, open_fabric, start
@@ -50,9 +51,10 @@ def train(settings: Settings, *, resume: bool = False, watch: Watch = iter) -> P
     fabric = open_fabric(settings)
     with errors_of_process(fabric):
         folder, changes = _prepare_folder(settings, resume)
+        begun_with = first_weights(settings)
         data = open_run_data(settings, watch if fabric.is_global_zero else iter)
         start(fabric)  # after what does not fit was told, by one process; and before any writes what others look at
-        run = _Run(settings, fabric, data, folder)
+        run = _Run(settings, fabric, data, folder, begun_with)
         if changes:
             run.report.say(f"changed since the run began: {', '.join(changes)}")
         try:
@@ -83,10 +85,15 @@ def _backbone(settings: Settings) -> str:
 class _Run:
     """One process's part of a run."""
 
-    def __init__(self, settings: Settings, fabric: "Fabric", data: RunData, folder: Path) -> None:
+    def __init__(
+        self, settings: Settings, fabric: "Fabric", data: RunData, folder: Path, begun_with: FirstWeights | None
+    ) -> None:
         self.settings, self.fabric, self.data, self.folder = settings, fabric, data, folder
+        self.begun_with = begun_with
         torch.manual_seed(settings.seed)  # the first weights
         self.method = build_method(settings.method, settings.backbone, image_size=settings.size, device=fabric.device)
+        if begun_with is not None:
+            self.method.load_trained_weights(begun_with.head.tensors)
         drawn_from = data.tasks.drawn_from
         per_epoch = settings.tasks_per_epoch or len(drawn_from.entries)
         total = min(settings.epochs * per_epoch, settings.max_tasks or settings.epochs * per_epoch)
@@ -99,6 +106,8 @@ class _Run:
         self.stepper.set_up()
         assert settings.backbone is not None
         self.metadata = provenance(as_plain(settings), settings.backbone, self.method, drawn_from)
+        if begun_with is not None:
+            self.metadata |= begun_with.provenance(drawn_from)
         leads = fabric.is_global_zero
         epoch, step = self.progress.epoch, self.progress.step
         self.logs = RunLogs(folder, epoch, self.plan.step_before(epoch) + step) if leads else None
@@ -240,6 +249,9 @@ class _Run:
         )
         if drawn_from.lone:
             self.report.say(f"left out, with a single photo each: {', '.join(drawn_from.lone)}")
+        seen = [] if self.begun_with is None else self.begun_with.training.seen(sorted(self.data.excluded))
+        if seen:
+            self.report.say(f"{self.settings.start_from} has seen classes that are left out here: {', '.join(seen)}")
 
 
 def _prepare_folder(settings: Settings, resume: bool) -> tuple[Path, list[str]]:

@@ -18,7 +18,7 @@ QUERIES = ("listed", "drawn")
 GIGABYTE = 2**30
 # What a run's weights are and what its steps count: another value makes it another run. All else may change when it
 # goes on.
-IDENTITY = ("method", "backbone", "size", "batch", "tasks_per_epoch")
+IDENTITY = ("method", "backbone", "size", "batch", "tasks_per_epoch", "start_from")
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,10 @@ class Settings:
     method: Annotated[str, "What to train: emat, cst, an ablation or a baseline; an unknown name lists all."] = "emat"
     backbone: Annotated[str | None, "Frozen backbone. Default: the method's own."] = None
     size: Annotated[int | None, "Photos are resized to this many pixels a side. Default: the backbone's size."] = None
+
+    start_from: Annotated[
+        str | None, "A head, by file or name, whose weights training begins with. Default: random weights."
+    ] = None
 
     data: Annotated[tuple[Path, ...], "A data set to train on, of any layout; repeat for several."] = ()
     dataset: Annotated[str | None, "Kind of the first data set, such as pascal. Default: seen from its files."] = None

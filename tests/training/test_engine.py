@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -212,3 +213,30 @@ def test_cst_trains_too_without_average_and_without_validation(tiny: Path, tmp_p
     folder = train(settings)
     assert load_head(folder / BEST).method == "cst"
     assert_same(read_tensors(folder / BEST), read_state(folder)["weights"])
+
+
+def test_a_run_starts_from_a_head_and_names_all_the_classes_seen(whole: Path, tiny: Path, tmp_path: Path) -> None:
+    head = str(whole / LAST)
+    folder = train(tiny_settings(tiny, tmp_path / "more", fold=1, start_from=head, lr=1e-12, ema=0.0, epochs=1))
+    before, after = read_tensors(whole / LAST), read_tensors(folder / LAST)
+    assert all(torch.allclose(before[name], after[name], atol=1e-9) for name in before)
+    metadata = read_metadata(folder / LAST)
+    assert json.loads(metadata["started_from"])["trained_tasks"] == "22"
+    fresh, first = json.loads(metadata["classes"]), json.loads(read_metadata(whole / LAST)["classes"])
+    assert set(fresh) > set(first)
+    assert len(fresh) == len(set(fresh)) == 8
+
+
+def test_a_head_that_has_seen_the_classes_left_out_is_named(
+    whole: Path, tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train(tiny_settings(tiny, tmp_path / "other", fold=1, start_from=str(whole / LAST), max_tasks=4, val_tasks=0))
+    assert "has seen classes that are left out here: " in capsys.readouterr().err
+    train(tiny_settings(tiny, tmp_path / "same", fold=0, start_from=str(whole / LAST), max_tasks=4, val_tasks=0))
+    assert "has seen classes" not in capsys.readouterr().err
+
+
+def test_a_head_of_another_method_is_no_start(whole: Path, tiny: Path, tmp_path: Path) -> None:
+    settings = tiny_settings(tiny, tmp_path / "cst", method="cst", backbone="efficientnet-lite2")
+    with pytest.raises(EmatError, match="is a head for the method emat, not cst; train with --method emat"):
+        train(replace(settings, start_from=str(whole / LAST)))
