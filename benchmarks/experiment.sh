@@ -74,10 +74,15 @@ case ${1:-} in
   all)
     for method in emat cst emat-me-ld; do start "$method"; done
     for method in emat cst; do
-      for number in 0 1 2 3; do fold "$method" $number && tune "$method" $number; done
+      for number in 0 1 2 3; do
+        fold "$method" $number
+        tune "$method" $number
+      done
       evaluate "$method" all
     done
-    fold emat-me-ld 0 && tune emat-me-ld 0 && evaluate emat-me-ld 0
+    fold emat-me-ld 0
+    tune emat-me-ld 0
+    evaluate emat-me-ld 0
     evaluate prototype all
     default
     ;;

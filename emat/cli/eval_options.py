@@ -16,7 +16,10 @@ from emat.tasks.frozen import FrozenTasks, freeze, read_frozen_tasks
 from emat.tasks.task import Setting
 
 ALL = "all"
-SAID_BY_FILE = ("fold", "way", "shot", "setting", "query_has_class", "size_split", "all_classes", "theta")
+SAID_BY_FILE = (
+    *("fold", "folds", "way", "shot", "setting", "query_has_class", "size_split", "all_classes", "theta"),
+    *("names", "min_area"),
+)
 
 
 @dataclass(frozen=True)
@@ -92,13 +95,15 @@ class EvalOptions:
 
     def open(self, only: list[int] | None, *, silent: bool) -> list[Benchmark]:
         """The benchmark that is meant, or `only` some of its folds; of several size splits one for each."""
-        sizes = [None] if self.size_split is None else self.size_split.split(",")
+        sizes = [None] if self.size_split is None else list(dict.fromkeys(self.size_split.split(",")))
         return [replace(self._task_options(), size=size).open(only, silent=silent) for size in sizes]
 
     def frozen(self) -> FrozenTasks | None:
         """The tasks of the file that was given instead of a number; nothing else may then say what tasks are meant."""
         if self.tasks is None or self.tasks.isdecimal():
             return None
+        if not Path(self.tasks).is_file():
+            raise EmatError(f"--tasks is {self.tasks!r}; give a number of tasks, or a file of emat tasks freeze")
         given = [name for name in SAID_BY_FILE if getattr(self, name) != getattr(EvalOptions, name)]
         if given:
             option = f"--{given[0].replace('_', '-')}"
@@ -117,7 +122,7 @@ class EvalOptions:
         """The tasks of every fold, way, shot and setting asked for."""
         named = [each.fold for each in benchmark.fold_lists] if folds is None else folds
         words = Setting.ORIGINAL.value if self.setting is None else self.setting
-        settings = list(Setting) if words == ALL else [_setting(word) for word in words.split(",")]
+        settings = list(Setting) if words == ALL else list(dict.fromkeys(map(_setting, words.split(","))))
         return [
             freeze(replace(self._task_options(), way=way, shot=shot, setting=setting).sampler(benchmark, fold))
             for fold in named

@@ -31,6 +31,8 @@ def command(
     """
     if output is not None and output.suffix not in FORMATS:
         raise EmatError(f"{output} must end in {', '.join(FORMATS)}, which says how tables are written")
+    if figures is not None and figures.exists() and not figures.is_dir():
+        raise EmatError(f"{figures} is no folder; figures need one, choose another by --figures")
     lines = read_lines(runs)
     made = tables(lines)
     if output is None:

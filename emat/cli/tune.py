@@ -57,16 +57,16 @@ def command(
 
     Example: emat tune runs/mine/last.safetensors --data photos --names val.txt --size 320 -o mine.safetensors
     """
-    if output is not None:
-        if is_training_free(head):
-            raise EmatError(f"{head} needs no training, so there is no head to write thresholds into; leave -o away")
-        check_output(output)
+    if output is not None and is_training_free(head):
+        raise EmatError(f"{head} needs no training, so there is no head to write thresholds into; leave -o away")
     contender = load_contender(head, backbone=backbone, image_size=size, device=device)
     benchmark = open_benchmark(dataset, None, data, names=names, folds=folds)
     assert benchmark.dataset is not None
     remaining = without_test(benchmark, training_of(head), fold)
     chosen = remaining.benchmark
     method = contender.method
+    if output is not None:
+        check_output(output)
     swept = sweep(
         method,
         benchmark.dataset,

@@ -9,6 +9,7 @@ from pathlib import Path
 from emat.datasets.fold_lists import even_folds
 from emat.errors import EmatError
 from emat.formats.class_names import VOID_NAME
+from emat.formats.whole_files import read_text
 
 
 def folds_by_name(classes: Sequence[str], names: Sequence[Sequence[str]]) -> tuple[tuple[int, ...], ...]:
@@ -35,10 +36,7 @@ def folds_by_name(classes: Sequence[str], names: Sequence[Sequence[str]]) -> tup
 
 def read_folds(path: Path, classes: Sequence[str]) -> tuple[tuple[int, ...], ...]:
     """Class indices of each fold from a file of class names."""
-    try:
-        lines = [line.partition("#")[0].strip() for line in path.read_text(encoding="utf-8").splitlines()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise EmatError(f"{path} cannot be read as text: {error}") from None
+    lines = [line.partition("#")[0].strip() for line in read_text(path).splitlines()]
     names = [[name.strip() for name in line.split(",") if name.strip()] for line in lines if line]
     if not names:
         raise EmatError(f"{path} has no fold; write one fold a line, class names separated by commas")

@@ -203,7 +203,7 @@ def _records(path: Path, header: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
                     f"{path} was left by another run: other tasks, photos, masks, weights or options; delete it, "
                     "or write to another file by -o"
                 )
-            if number and record is not None:
+            if number and isinstance(record, dict) and "outcomes" in record:
                 yield record
 
 

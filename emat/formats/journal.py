@@ -17,11 +17,9 @@ class Journal:
 
     def __init__(self, path: Path, run: dict[str, Any]) -> None:
         self._path = path
-        kept = self._lines_of(run)
-        if kept is None:
-            write_text(path, json.dumps(run) + "\n")
-        else:
-            write_text(path, "".join([json.dumps(run) + "\n", *kept]))
+        kept = self._lines_of(run) or []
+        self._is_empty = not kept
+        write_text(path, "".join([json.dumps(run) + "\n", *kept]))
         try:
             self._file = path.open("a", encoding="utf-8")
         except OSError as error:
@@ -32,6 +30,7 @@ class Journal:
         try:
             self._file.write(json.dumps(record, ensure_ascii=False, separators=(",", ":")) + "\n")
             self._file.flush()
+            self._is_empty = False
         except OSError as error:
             raise EmatError(f"{self._path} cannot be written: {error.strerror}; make room and run again") from None
 
@@ -43,8 +42,10 @@ class Journal:
                 yield json.loads(line)
 
     def leave(self) -> None:
-        """Close the file and leave it for a run that continues."""
+        """Close the file and leave it for a run that continues, if there is anything to go on from."""
         self._file.close()
+        if self._is_empty:
+            self._path.unlink(missing_ok=True)
 
     def remove(self) -> None:
         """The run is complete."""

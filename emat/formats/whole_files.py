@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all: written under a hidden name beside their place, then renamed."""
+"""Texts, and files that appear whole or not at all: written under a hidden name beside their place, then renamed."""
 
 import os
 import threading
@@ -27,6 +27,24 @@ def write_text(path: Path, text: str) -> None:
     """`text` as UTF-8, whole or not at all."""
     with whole_file(path) as unfinished:
         unfinished.write_text(text, encoding="utf-8")
+
+
+def read_text(path: Path) -> str:
+    """The UTF-8 text in `path`."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise EmatError(f"{path} cannot be read: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise EmatError(f"{path} cannot be read as text; it must be UTF-8") from None
+
+
+def read_names(path: Path) -> tuple[str, ...]:
+    """The names in a text file, one a line, each once."""
+    names = tuple(dict.fromkeys(line.strip() for line in read_text(path).splitlines() if line.strip()))
+    if not names:
+        raise EmatError(f"{path} names no photo; write one name a line")
+    return names
 
 
 @contextmanager

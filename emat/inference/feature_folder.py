@@ -24,6 +24,8 @@ class FeatureFolder:
     """Features by key below `path`. With `limit` bytes, what was used longest ago is removed to make room."""
 
     def __init__(self, path: Path, limit: int | None = None) -> None:
+        if path.exists() and not path.is_dir():
+            raise EmatError(f"features cannot be kept in {path}: it is no folder; choose another")
         self.path, self.limit = path, limit
         self._remove_stale()
         self.bytes = sum(size for _, size, _ in self._files())  # what others write is seen at looks

@@ -39,6 +39,8 @@ def read_lines(files: Sequence[str]) -> list[Line]:
 
 def _label_and_path(word: str) -> tuple[str | None, Path]:
     label, equals, path = word.partition("=")
+    if equals and not path:
+        raise EmatError(f"{word!r} names no file of results; write LABEL=FILE")
     return (label, Path(path)) if equals and not Path(word).exists() else (None, Path(word))
 
 

@@ -12,6 +12,7 @@ from emat.datasets.fold_lists import FoldList
 from emat.datasets.listing import fold_lists_in, lists_from_masks
 from emat.datasets.opening import LAYOUTS, open_dataset
 from emat.errors import EmatError
+from emat.formats.whole_files import read_names
 from emat.tasks.published import load_split, published_protocol, size_split_tasks
 from emat.tasks.sampling import TaskSampler
 from emat.tasks.settings import THETA
@@ -91,7 +92,7 @@ def open_benchmark(
     """
     if size is not None:
         parse_size(size)  # a slip is told before anything is opened
-    opened = None if data is None else open_dataset(data, dataset if dataset in LAYOUTS else None)
+    opened = None if data is None else open_dataset(data, _kind(dataset, lists))
     if lists is not None:
         name = dataset or (opened.name if opened else None)
         if name is None:
@@ -100,12 +101,17 @@ def open_benchmark(
         return Benchmark(_read_lists(lists, name, size or "val", None if size else only), opened, _areas(opened))
     if opened is None:
         raise EmatError("tasks come from fold lists or from masks; give --lists, or --data to make lists from")
-    wanted = opened.names if names is None else _read_names(names, opened)
+    wanted = opened.names if names is None else _names_of(names, opened)
     made = tuple(lists_from_masks(opened, folds, min_area, lambda _: watch(wanted)))
     areas = _areas(opened)
     if size is not None and areas is not None:
         made = tuple(size_split(each, areas, size) for each in made)
     return Benchmark(made, opened, areas)
+
+
+def _kind(dataset: str | None, lists: Path | None) -> str | None:
+    """The layout that `dataset` names; beside lists it may be a name of theirs instead."""
+    return dataset if lists is None or dataset in LAYOUTS else None
 
 
 def _areas(dataset: Dataset | None) -> ClassAreas | None:
@@ -123,12 +129,8 @@ def _read_lists(folder: Path, dataset: str, split: str, only: Sequence[int] | No
     return found
 
 
-def _read_names(path: Path, dataset: Dataset) -> tuple[str, ...]:
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise EmatError(f"{path} cannot be read as text: {error}") from None
-    names = tuple(dict.fromkeys(line.strip() for line in lines if line.strip()))
+def _names_of(path: Path, dataset: Dataset) -> tuple[str, ...]:
+    names = read_names(path)
     known = set(dataset.names)
     for name in names:
         if name not in known:

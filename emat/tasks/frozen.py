@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from emat.errors import EmatError
-from emat.formats.whole_files import write_text
+from emat.formats.whole_files import read_text, write_text
 from emat.tasks.sampling import Protocol, Queries, TaskSampler
 from emat.tasks.task import Setting, Task, digest
 
@@ -64,10 +64,7 @@ def write_frozen_tasks(frozen: FrozenTasks, path: Path) -> None:
 
 def read_frozen_tasks(path: Path) -> FrozenTasks:
     """The tasks in `path`; a file that is incomplete, was edited or is something else is an `EmatError`."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise EmatError(f"{path} cannot be read as text: {error}") from None
+    lines = read_text(path).splitlines()
     header = _parse(lines[0] if lines else "", path, 1)
     if header.get("format") != FORMAT:
         raise EmatError(f"{path} is no file of tasks: its first line does not say {FORMAT!r}; see emat tasks freeze")

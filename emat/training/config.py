@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from emat.errors import EmatError
-from emat.formats.whole_files import write_text
+from emat.formats.whole_files import read_text, write_text
 from emat.training.settings import Settings
 
 
@@ -48,9 +48,7 @@ def read_config(path: Path) -> dict[str, Any]:
     """The values in a YAML file, which need not name every setting."""
     yaml = _yaml()
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise EmatError(f"{path} cannot be read: {error}") from None
+        content = yaml.safe_load(read_text(path))
     except yaml.YAMLError as error:
         raise EmatError(f"{path} is no YAML ({str(error).splitlines()[0]}); see emat train --print-config") from None
     if content is None:
@@ -87,8 +85,10 @@ def _scalar(name: str, kind: Any, value: Any) -> Any:
     try:
         if isinstance(value, bool) != (kind is bool):
             raise ValueError
-        if kind is int and float(value) != int(float(value)):
-            raise ValueError
-        return kind(float(value)) if kind is int else kind(value)
+        if kind is int and not isinstance(value, int):  # YAML reads 1e3 as text; a large seed must not pass a float
+            if float(value) != int(float(value)):
+                raise ValueError
+            return int(float(value))
+        return kind(value)
     except (TypeError, ValueError, OverflowError):
         raise EmatError(f"the setting {name} is {value!r}, which is no {kind.__name__}") from None

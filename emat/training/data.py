@@ -11,6 +11,7 @@ from emat.datasets.fold_lists import FOLDS, FoldList, fold_classes, fold_list_fr
 from emat.datasets.listing import lists_from_masks
 from emat.datasets.opening import LAYOUTS
 from emat.errors import EmatError
+from emat.formats.whole_files import read_names
 from emat.tasks.benchmark import Watch
 from emat.tasks.published import published_protocol
 from emat.tasks.sampling import Queries, TaskSampler
@@ -41,8 +42,13 @@ def open_run_data(settings: Settings, watch: Watch = iter) -> RunData:
     """Open everything that `settings` name; whatever does not fit together is told before training starts."""
     if not settings.data:
         raise EmatError("there is no data set to train on; give one with --data DIR")
-    kind = settings.dataset if settings.dataset in LAYOUTS else None
+    if settings.folds is not None and settings.fold is None:
+        raise EmatError("--folds cuts the classes for --fold; name the fold to train without")
+    # Beside lists the data set's name may be one of theirs, which is no layout.
+    kind = settings.dataset if settings.lists is None or settings.dataset in LAYOUTS else None
     datasets = [_open(root, kind if place == 0 else None) for place, root in enumerate(settings.data)]
+    if len({dataset.root for dataset in datasets}) < len(datasets):
+        raise EmatError("a data set is given twice by --data; its photos would count twice")
     chosen = _chosen_names(datasets, settings.names)
     validation = _validation(settings, datasets, chosen, watch)
     excluded = _known_classes(settings.exclude_classes, datasets)
@@ -53,18 +59,6 @@ def open_run_data(settings: Settings, watch: Watch = iter) -> RunData:
     queries = settings.queries or ("listed" if [each.name for each in datasets] == ["pascal"] else "drawn")
     tasks = TrainingTasks(drawn_from, settings.seed, settings.positive, Queries(queries), settings.flip)
     return RunData(tasks, validation, frozenset(excluded))
-
-
-def read_names(path: Path) -> tuple[str, ...]:
-    """The names in a text file, one a line, each once."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise EmatError(f"{path} cannot be read as text: {error}") from None
-    names = tuple(dict.fromkeys(line.strip() for line in lines if line.strip()))
-    if not names:
-        raise EmatError(f"{path} names no photo; write one name a line")
-    return names
 
 
 def _open(root: Path, kind: str | None = None) -> Dataset:
@@ -129,17 +123,17 @@ def _source(
     dataset = datasets[place]
     names = chosen.get(place, dataset.names)
     if settings.lists is not None and place == 0:
-        wanted = set(names)
-        entries = _published_entries(settings, dataset)
-        return TrainingSource(dataset, tuple(entry for entry in entries if entry[0] in wanted))
+        return TrainingSource(dataset, _published_entries(settings, dataset, chosen.get(place)))
     minimum = ONE_CELL if settings.min_area is None else settings.min_area
     listed = _list_from_masks(dataset, names, range(1, len(dataset.classes) + 1), minimum, watch, "train")
     _check_photos(dataset, listed.entries)
     return TrainingSource(dataset, listed.entries)
 
 
-def _published_entries(settings: Settings, dataset: Dataset) -> tuple[tuple[str, int], ...]:
-    """PASCAL's list of a fold holds that fold's classes, COCO's those of the three others."""
+def _published_entries(
+    settings: Settings, dataset: Dataset, names: Sequence[str] | None
+) -> tuple[tuple[str, int], ...]:
+    """Those of the photos `names`, if given. PASCAL's list of a fold has that fold's classes, COCO's the others'."""
     assert settings.lists is not None
     name = settings.dataset or dataset.name
     if name == "coco" and settings.fold is not None:
@@ -148,6 +142,9 @@ def _published_entries(settings: Settings, dataset: Dataset) -> tuple[tuple[str,
         folds = [fold for fold in range(FOLDS) if fold != settings.fold]
     lists = [load_fold_list(settings.lists, name, fold, "train") for fold in folds]
     entries = tuple(dict.fromkeys(entry for each in lists for entry in each.entries))
+    if names is not None:
+        wanted = set(names)
+        entries = tuple(entry for entry in entries if entry[0] in wanted)
     _check_photos(dataset, entries)
     if settings.min_area:
         areas = ClassAreas.of_source(dataset.mask, dataset.root)

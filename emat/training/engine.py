@@ -50,7 +50,7 @@ def train(settings: Settings, *, resume: bool = False, watch: Watch = iter) -> P
     settings = as_started(complete(settings))
     fabric = open_fabric(settings)
     with errors_of_process(fabric):
-        folder, changes = _prepare_folder(settings, resume)
+        folder, changes = _look_at_folder(settings, resume)
         begun_with = first_weights(settings)
         data = open_run_data(settings, watch if fabric.is_global_zero else iter)
         start(fabric)  # after what does not fit was told, by one process; and before any writes what others look at
@@ -110,10 +110,13 @@ class _Run:
             self.metadata |= begun_with.provenance(drawn_from)
         leads = fabric.is_global_zero
         epoch, step = self.progress.epoch, self.progress.step
+        if leads:
+            with writing(folder):  # only now, so that a run that cannot begin leaves nothing
+                folder.mkdir(parents=True, exist_ok=True)
         self.logs = RunLogs(folder, epoch, self.plan.step_before(epoch) + step) if leads else None
         if leads:
             write_config(folder / CONFIG, settings)
-        self.report = Reporter(total, self.plan.epochs, done=self._tasks_done(), silent=not leads)
+        self.report = Reporter(total, self.plan.epochs, done=self.progress.tasks, silent=not leads)
 
     def go(self) -> None:
         """Train from where the run stands to its end."""
@@ -135,13 +138,15 @@ class _Run:
         step = self.progress.step
         losses = self.stepper.step(epoch, step)
         tasks = len(self.plan.tasks(epoch, step))
+        self.progress.tasks += tasks
+        self.progress.epoch_tasks += tasks
         for name, value in asdict(losses).items():
             self.progress.sums[name] = self.progress.sums.get(name, 0.0) + value * tasks
         self.progress.step = step + 1
         if self.progress.step % self.settings.save_every == 0:
             self._save()
         counts = None if self.cache is None else self.cache.counts
-        self.report.step(StepReport(self._tasks_done(), epoch, losses.total, counts))
+        self.report.step(StepReport(self.progress.tasks, epoch, losses.total, counts))
         done = self.plan.step_before(epoch) + self.progress.step
         if self.logs is not None and done % STEPS_BETWEEN_POINTS == 0:
             self.logs.step(done, {**asdict(losses), "lr": self.stepper.rate(epoch, step)})
@@ -154,15 +159,16 @@ class _Run:
             if found is not None and is_best:
                 self.progress.best_miou, self.progress.best_epoch = found.miou, epoch
             if self.fabric.is_global_zero:
-                metadata = {**self.metadata, **scores_metadata(found, self._tasks_done())}
+                metadata = {**self.metadata, **scores_metadata(found, self.progress.tasks)}
                 save_trained(self.folder / LAST, self.method, metadata)
                 if is_best or self.data.validation is None:
                     save_trained(self.folder / BEST, self.method, metadata)
-        mean = self._mean_losses(epoch)
+        mean = self._mean_losses()
         self.report.epoch(epoch, mean.total, found, is_best)
         self._log_epoch(epoch, mean, found)
         if self.plan.tasks_in(epoch) == self.plan.per_epoch:  # one cut short may go on if more tasks are asked for
-            self.progress.epoch, self.progress.step, self.progress.sums = epoch + 1, 0, {}
+            progress = self.progress
+            progress.epoch, progress.step, progress.epoch_tasks, progress.sums = epoch + 1, 0, 0, {}
         self._save()
 
     def _is_check_due(self, epoch: int) -> bool:
@@ -181,14 +187,13 @@ class _Run:
         assert isinstance(summed, torch.Tensor)
         return Check.of(from_row(summed, own.class_ids))
 
-    def _mean_losses(self, epoch: int) -> StepLosses:
-        tasks = self.plan.tasks_in(epoch)
-        return StepLosses(**{name: value / tasks for name, value in self.progress.sums.items()})
+    def _mean_losses(self) -> StepLosses:
+        return StepLosses(**{name: value / self.progress.epoch_tasks for name, value in self.progress.sums.items()})
 
     def _log_epoch(self, epoch: int, mean: StepLosses, found: Check | None) -> None:
         if self.logs is None:
             return
-        done = self._tasks_done()
+        done = self.progress.tasks
         counts = None if self.cache is None else self.cache.counts
         self.logs.epoch(
             {
@@ -205,12 +210,6 @@ class _Run:
             }
         )
 
-    def _tasks_done(self) -> int:
-        epoch, step = self.progress.epoch, self.progress.step
-        return min(
-            epoch * self.plan.per_epoch + step * self.plan.batch, self.plan.total, (epoch + 1) * self.plan.per_epoch
-        )
-
     def _save(self) -> None:
         if self.fabric.is_global_zero:
             stepper = self.stepper
@@ -219,14 +218,23 @@ class _Run:
 
     def _restored(self) -> Progress:
         """Where the run in the folder stands, weights and optimizer put in place; the beginning if there is none."""
+        drawn_from = self.data.tasks.drawn_from.sha256
         if not (self.folder / STATE).is_file():
-            return Progress()
+            return Progress(drawn_from=drawn_from)
         state = read_state(self.folder)
+        progress: Progress = state["progress"]
+        if progress.drawn_from != drawn_from:
+            raise EmatError(
+                f"the run in {self.folder} trained on other photos or classes; to go on with its weights, --start-from "
+                f"{self.folder / LAST} in another --out"
+            )
+        if progress.tasks > self.plan.total:
+            raise EmatError(f"the run in {self.folder} has trained on {progress.tasks} tasks; ask for more of them")
         self.method.load_trained_weights(state["weights"])
         self.stepper.optimizer.load_state_dict(state["optimizer"])
         if self.settings.ema:
             self.stepper.average.restore(state["average"])
-        return state["progress"]
+        return progress
 
     def _new_cache(self) -> FeatureCache:
         settings = self.settings
@@ -241,7 +249,7 @@ class _Run:
     def _say_what_is_trained(self) -> None:
         drawn_from, validation = self.data.tasks.drawn_from, self.data.validation
         judged = "no validation" if validation is None else f"{len(validation.sampler)} validation tasks"
-        begun = "" if self._tasks_done() == 0 else f"; goes on after {self._tasks_done()} tasks"
+        begun = "" if self.progress.tasks == 0 else f"; goes on after {self.progress.tasks} tasks"
         self.report.say(
             f"{self.settings.method} on {self.settings.backbone} at {self.method.preparation.image_size} px: "
             f"{len(drawn_from.classes)} classes in {len(drawn_from.photos)} photos, {self.plan.total} tasks in "
@@ -254,11 +262,13 @@ class _Run:
             self.report.say(f"{self.settings.start_from} has seen classes that are left out here: {', '.join(seen)}")
 
 
-def _prepare_folder(settings: Settings, resume: bool) -> tuple[Path, list[str]]:
+def _look_at_folder(settings: Settings, resume: bool) -> tuple[Path, list[str]]:
     """The folder of the run, which must not hold another, and what was changed since it began."""
     folder = run_folder(settings)
-    with writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
+    if folder.exists() and not folder.is_dir():
+        raise EmatError(f"{folder} is no folder; choose another --out")
+    if resume and not (folder / CONFIG).is_file():
+        raise EmatError(f"there is no run in {folder} to go on with; check --out, or leave --resume away")
     if not (folder / STATE).is_file():
         return folder, []
     if not resume:

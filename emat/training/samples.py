@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from emat.formats.drawing import LabelMap
-from emat.images import Pixels, resize_mask, resize_photo, to_pixels
+from emat.images import VOID, Pixels, resize_mask, resize_photo, to_pixels
 from emat.inference.feature_cache import FeatureCache
 from emat.method import Features, Method
 from emat.tasks.training_tasks import Photo, TrainingList, TrainingTask
@@ -95,8 +95,15 @@ def shrink(mask: LabelMap, size: int) -> LabelMap:
     [[1, 2]]
     """
     small = resize_mask(mask, (size, size))
-    for lost in np.setdiff1d(np.unique(mask), np.unique(small)):
+    pixels = {value: int(count) for value, count in zip(*np.unique(small, return_counts=True), strict=True)}
+    for lost in np.setdiff1d(np.unique(mask), [*pixels, 0, VOID]):
         rows, columns = np.nonzero(mask == lost)
-        middle = len(rows) // 2
-        small[rows[middle] * size // mask.shape[0], columns[middle] * size // mask.shape[1]] = lost
+        places = np.unique(rows * size // mask.shape[0] * size + columns * size // mask.shape[1])
+        there = small.flat[places]
+        places = places[[value in (0, VOID) or pixels[value] > 1 for value in there]]  # no other class's last pixel
+        if len(places):
+            place = places[len(places) // 2]
+            pixels[small.flat[place]] -= 1
+            pixels[lost] = 1
+            small.flat[place] = lost
     return small

@@ -16,6 +16,7 @@ SCHEDULES = ("constant", "cosine", "one-cycle")
 PRECISIONS = ("32-true", "bf16-mixed")
 QUERIES = ("listed", "drawn")
 GIGABYTE = 2**30
+LARGEST_MASK = 4096  # pixels a side; a step compares a batch of them
 # What a run's weights are and what its steps count: another value makes it another run. All else may change when it
 # goes on.
 IDENTITY = ("method", "backbone", "size", "batch", "tasks_per_epoch", "start_from")
@@ -98,6 +99,8 @@ class Settings:
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise EmatError(f"{name.replace('_', ' ')} is {value}; it must be above 0")
+        if self.mask_size is not None and self.mask_size > LARGEST_MASK:
+            raise EmatError(f"mask size is {self.mask_size}; more than {LARGEST_MASK} pixels a side are not compared")
         for name in ("val_tasks", "warmup", "cache_memory", "foreground_weight", "presence_weight", "seed"):
             if getattr(self, name) < 0:
                 raise EmatError(f"{name.replace('_', ' ')} is {getattr(self, name)}; it must be 0 or more")

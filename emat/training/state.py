@@ -3,7 +3,6 @@
 import json
 import math
 import os
-import pickle
 import shlex
 import sys
 from collections.abc import Mapping
@@ -24,7 +23,7 @@ from emat.training.validation import Check
 
 STATE, CONFIG = "state.pt", "run.yaml"
 BEST, LAST = "best.safetensors", "last.safetensors"
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass
@@ -33,6 +32,9 @@ class Progress:
 
     epoch: int = 0
     step: int = 0  # steps done in this epoch
+    tasks: int = 0  # trained on so far
+    epoch_tasks: int = 0  # and in this epoch
+    drawn_from: str = ""  # hash of the photos and classes that tasks are drawn from
     best_miou: float = -1.0
     best_epoch: int = -1
     sums: dict[str, float] = field(default_factory=dict)  # of this epoch's losses, for its mean
@@ -71,11 +73,16 @@ def read_state(folder: Path) -> dict[str, Any]:
     path = folder / STATE
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
-    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
-        raise EmatError(f"{path} cannot be read ({error}); start the run anew") from None
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise EmatError(f"{path} is no state of a training run that this emat {__version__} can go on from")
-    content["progress"] = Progress(**content["progress"])
+        if content["format"] != FORMAT:
+            raise ValueError("of another version")
+        content["progress"] = Progress(**content["progress"])
+    except OSError as error:
+        raise EmatError(f"{path} cannot be read: {error.strerror or error}") from None
+    except Exception as error:  # what is no such file fails in many ways
+        raise EmatError(
+            f"{path} is no state that emat {__version__} can go on from ({type(error).__name__}: "
+            f"{str(error).partition(chr(10))[0][:80]}); train in another --out"
+        ) from None
     return content
 
 

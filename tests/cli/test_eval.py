@@ -155,12 +155,12 @@ def test_size_splits_are_reported(photos: Path, capsys: pytest.CaptureFixture[st
         (("--fold", "7"), "there is no fold 7"),
         (("--setting", "half"), "no setting 'half'"),
         (("--way", "3", "--folds", "2"), "too few for 3 ways"),
-        (("--tasks", "absent.jsonl"), "absent.jsonl cannot be read"),
-        (("--tasks", "absent.jsonl", "--way", "1"), "are drawn already: --way cannot change them"),
-        (("--tasks", "absent.jsonl", "--theta", "0"), "are drawn already: --theta cannot change them"),
-        (("--tasks", "absent.jsonl", "--query-has-class"), "already: --query-has-class cannot change them"),
-        (("--tasks", "absent.jsonl", "--shot", "5"), "are drawn already: --shot cannot change them"),
-        (("--tasks", "absent.jsonl", "--size-split", "0-5"), "already: --size-split cannot change them"),
+        (("--tasks", "absent.jsonl"), "give a number of tasks, or a file of emat tasks freeze"),
+        (("--tasks", "taken", "--way", "1"), "are drawn already: --way cannot change them"),
+        (("--tasks", "taken", "--theta", "0"), "are drawn already: --theta cannot change them"),
+        (("--tasks", "taken", "--query-has-class"), "already: --query-has-class cannot change them"),
+        (("--tasks", "taken", "--shot", "5"), "are drawn already: --shot cannot change them"),
+        (("--tasks", "taken", "--size-split", "0-5"), "already: --size-split cannot change them"),
         (("--size-split", "small"), "no size range"),
         (("--device", "abacus"), "no device 'abacus'"),
         (("--model", "absent"), "neither a file nor a head"),
@@ -199,3 +199,39 @@ def test_report_refuses_other_files_and_formats(photos: Path, capsys: pytest.Cap
 def test_data_is_needed(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("eval", "--method", "prototype") == 2
     assert "--data" in capsys.readouterr().err
+
+
+def test_what_is_asked_twice_counts_once(photos: Path) -> None:
+    words = ("--folds", 2, "--fold", 0, "--tasks", 4, "--setting", "original,original", "-o", "run.json")
+    assert evaluate(photos, *words) == 0
+    assert len(json.loads(Path("run.json").read_text())["cells"]) == 1
+
+
+def test_an_evaluation_that_cannot_begin_leaves_nothing(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("file").touch()
+    words = ("--folds", 2, "--fold", 0, "-o", "results/run.json")
+    for more, told in (
+        (("--tasks", "abc"), "give a number of tasks, or a file of emat tasks freeze"),
+        (("--tasks", 4, "--dataset", "pascl"), "there is no kind of data set 'pascl'"),
+        (("--tasks", 4, "--cache", "file"), "it is no folder"),
+    ):
+        assert evaluate(photos, *words, *more) == 2
+        assert told in capsys.readouterr().err
+        assert not list(Path().glob("results/*"))
+
+
+def test_a_frozen_file_says_which_photos(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("tasks", "freeze", "--data", photos, "--folds", 2, "--fold", 0, "--tasks", 3, "-o", "tasks.jsonl") == 0
+    for option in ("--folds", "--names", "--min-area"):
+        assert evaluate(photos, "--tasks", "tasks.jsonl", option, "0.5") == 2
+        assert f"{option} cannot change them" in capsys.readouterr().err
+
+
+def test_a_report_looks_at_its_places_first(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert evaluate(photos, "--folds", 2, "--fold", 0, "--tasks", 3, "-o", "run.json") == 0
+    Path("file").touch()
+    assert run("report", "run.json", "-o", "tables.md", "--figures", "file") == 2
+    assert "file is no folder" in capsys.readouterr().err
+    assert not Path("tables.md").exists()
+    assert run("report", "EMAT=") == 2
+    assert "'EMAT=' names no file of results" in capsys.readouterr().err

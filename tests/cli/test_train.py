@@ -88,7 +88,7 @@ def test_a_run_goes_on_with_its_own_settings_wherever_its_folder_was_named(
         (("--data", ".", "--device", "warp"), "this machine cannot train so"),
         (("--data", ".", "--device", "cuda", "--devices", "99"), "this machine cannot train so"),
         (("--data", ".", "--cache-memory", "inf"), "cache memory is inf"),
-        (("--data", ".", "--out", __file__), "test_train.py cannot be written: File exists"),
+        (("--data", ".", "--out", __file__), "test_train.py is no folder"),
     ],
 )
 def test_what_the_user_can_fix_is_one_sentence_and_exit_code_2(

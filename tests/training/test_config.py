@@ -87,3 +87,8 @@ def test_a_file_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "run").write_text("a file where the folder should be")
     with pytest.raises(EmatError, match=r"run.yaml cannot be written"):
         write_config(tmp_path / "run" / "run.yaml", Settings())
+
+
+def test_a_large_seed_stays_what_it_is() -> None:
+    assert from_plain({"seed": 2**53 + 1}).seed == 2**53 + 1
+    assert from_plain({"seed": "1e3"}).seed == 1000

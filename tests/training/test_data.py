@@ -1,4 +1,5 @@
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from emat.images import write_indexed_png
 from emat.tasks.sampling import Queries
 from emat.training.data import open_run_data
 from emat.training.settings import Settings
-from tests.training.tiny import CLASSES, tiny_dataset
+from tests.training.tiny import CLASSES, tiny_dataset, tiny_settings
 
 
 @pytest.fixture(scope="module")
@@ -172,3 +173,13 @@ def test_a_listed_photo_that_is_missing_is_told_before_training(photo: str, voc:
         open_run_data(Settings(data=(tmp_path / "voc",), lists=voc / "lists", fold=1))
     with pytest.raises(EmatError, match=f"no photo named {photo}"):
         open_run_data(Settings(data=(tmp_path / "voc",), fold=1))
+
+
+def test_slips_that_would_train_something_else_are_told(tiny: Path) -> None:
+    for changes, told in (
+        ({"dataset": "pascl"}, "there is no kind of data set 'pascl'"),
+        ({"data": (tiny, tiny)}, "a data set is given twice"),
+        ({"fold": None, "folds": "3"}, "name the fold to train without"),
+    ):
+        with pytest.raises(EmatError, match=told):
+            open_run_data(replace(tiny_settings(tiny, tiny / "run"), **changes))  # type: ignore[arg-type]

@@ -240,3 +240,36 @@ def test_a_head_of_another_method_is_no_start(whole: Path, tiny: Path, tmp_path:
     settings = tiny_settings(tiny, tmp_path / "cst", method="cst", backbone="efficientnet-lite2")
     with pytest.raises(EmatError, match="is a head for the method emat, not cst; train with --method emat"):
         train(replace(settings, start_from=str(whole / LAST)))
+
+
+def test_a_run_goes_on_with_the_classes_it_began_with(whole: Path, tiny: Path, tmp_path: Path) -> None:
+    folder = train(tiny_settings(tiny, tmp_path / "run", max_tasks=4, val_tasks=0))
+    with pytest.raises(EmatError, match="trained on other photos or classes; to go on with its weights, --start-from"):
+        train(tiny_settings(tiny, folder, fold=1, max_tasks=8, val_tasks=0), resume=True)
+
+
+def test_tasks_are_counted_where_a_cut_step_goes_on(tiny: Path, tmp_path: Path) -> None:
+    folder = train(tiny_settings(tiny, tmp_path / "run", max_tasks=6, val_tasks=0))
+    train(tiny_settings(tiny, folder, max_tasks=11, val_tasks=0), resume=True)
+    assert read_metadata(folder / LAST)["trained_tasks"] == "9"  # 4 and 2, then the third step's 3
+    assert float(rows(folder)[-1]["loss"]) > 0.3  # a mean over the tasks there were
+    with pytest.raises(EmatError, match="has trained on 9 tasks; ask for more of them"):
+        train(tiny_settings(tiny, folder, max_tasks=4, val_tasks=0), resume=True)
+
+
+def test_a_run_that_cannot_begin_leaves_nothing(tiny: Path, tmp_path: Path) -> None:
+    out = tmp_path / "new" / "run"
+    (tmp_path / "file").touch()
+    for changes, told in (
+        ({"data": (tmp_path / "nowhere",)}, "does not exist"),
+        ({"fold": 9}, "there is no fold 9"),
+        ({"start_from": "nothing"}, "neither a file nor a head"),
+        ({"cache": tmp_path / "file"}, "it is no folder"),
+    ):
+        with pytest.raises(EmatError, match=told):
+            train(replace(tiny_settings(tiny, out), **changes))  # type: ignore[arg-type]
+    assert not out.parent.exists()
+    with pytest.raises(EmatError, match=r"there is no run in .* to go on with"):
+        train(tiny_settings(tiny, out), resume=True)
+    with pytest.raises(EmatError, match="file is no folder"):
+        train(tiny_settings(tiny, tmp_path / "file"))

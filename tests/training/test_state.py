@@ -15,7 +15,7 @@ from tests.training.tiny import CLASSES
 
 
 def test_a_state_comes_back_as_it_was(tmp_path: Path) -> None:
-    progress = Progress(3, 2, 0.5, 1, {"total": 0.25})
+    progress = Progress(3, 2, 32, 8, "a" * 64, 0.5, 1, {"total": 0.25})
     save_state(tmp_path, progress, {"w": torch.ones(2)}, {"state": {}, "param_groups": []}, {"w": torch.zeros(2)})
     state = read_state(tmp_path)
     assert state["progress"] == progress
@@ -46,14 +46,14 @@ def test_a_head_tells_the_classes_it_was_trained_on(tiny: Path) -> None:
     assert said["data_sha256"] == drawn_from.sha256
 
 
-@pytest.mark.parametrize("content", [b"", b"nonsense"])
+@pytest.mark.parametrize("content", [b"", b"nonsense", b"junk\n"])
 def test_a_damaged_state_is_told(content: bytes, tmp_path: Path) -> None:
     (tmp_path / STATE).write_bytes(content)
-    with pytest.raises(EmatError, match="cannot be read"):
+    with pytest.raises(EmatError, match="is no state that emat"):
         read_state(tmp_path)
 
 
 def test_another_file_is_no_state(tmp_path: Path) -> None:
     torch.save({"weights": {}}, tmp_path / STATE)
-    with pytest.raises(EmatError, match="no state of a training run"):
+    with pytest.raises(EmatError, match="is no state that emat"):
         read_state(tmp_path)
