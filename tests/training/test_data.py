@@ -153,7 +153,7 @@ def test_what_does_not_fit_is_told_before_training(
     if "val_names" in changes:
         changes = {**changes, "val_names": tmp_path / str(changes["val_names"])}
     with pytest.raises(EmatError, match=told):
-        open_run_data(Settings(**{"data": (tiny,), **changes}))  # type: ignore[arg-type]
+        open_run_data(Settings(**{"data": (tiny,), **changes}))
 
 
 @pytest.mark.parametrize("place", ["data", "val_data"])
@@ -182,4 +182,4 @@ def test_slips_that_would_train_something_else_are_told(tiny: Path) -> None:
         ({"fold": None, "folds": "3"}, "name the fold to train without"),
     ):
         with pytest.raises(EmatError, match=told):
-            open_run_data(replace(tiny_settings(tiny, tiny / "run"), **changes))  # type: ignore[arg-type]
+            open_run_data(replace(tiny_settings(tiny, tiny / "run"), **changes))

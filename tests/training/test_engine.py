@@ -267,7 +267,7 @@ def test_a_run_that_cannot_begin_leaves_nothing(tiny: Path, tmp_path: Path) -> N
         ({"cache": tmp_path / "file"}, "it is no folder"),
     ):
         with pytest.raises(EmatError, match=told):
-            train(replace(tiny_settings(tiny, out), **changes))  # type: ignore[arg-type]
+            train(replace(tiny_settings(tiny, out), **changes))
     assert not out.parent.exists()
     with pytest.raises(EmatError, match=r"there is no run in .* to go on with"):
         train(tiny_settings(tiny, out), resume=True)
