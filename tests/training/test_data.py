@@ -153,7 +153,7 @@ def test_what_does_not_fit_is_told_before_training(
     if "val_names" in changes:
         changes = {**changes, "val_names": tmp_path / str(changes["val_names"])}
     with pytest.raises(EmatError, match=told):
-        open_run_data(Settings(**{"data": (tiny,), **changes}))
+        open_run_data(Settings(**{"data": (tiny,), **changes}))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("place", ["data", "val_data"])
