@@ -4,7 +4,7 @@
 #   benchmarks/experiment.sh start METHOD        6,000 tasks on COCO's classes that VOC does not have: no fold tests them
 #   benchmarks/experiment.sh fold METHOD FOLD    4,000 more with VOC's train photos, without the fold's classes
 #   benchmarks/experiment.sh tune METHOD FOLD    thresholds of that head, on the train photos of classes it was trained on
-#   benchmarks/experiment.sh eval METHOD FOLDS   the tables, of val photos: FOLDS is all, or such as 0,1
+#   benchmarks/experiment.sh eval METHOD FOLD    all that the tables need of that head, on the val photos
 #   benchmarks/experiment.sh default             the bundled head: like a fold, without leaving classes out
 #   benchmarks/experiment.sh all                 everything, one after the other
 #
@@ -52,16 +52,16 @@ tune() {
     -o "$RUNS/$1-fold$2-tuned.safetensors"
 }
 
-evaluate() { # method, folds: every table of the three settings and of small objects, at the paper's threshold and at the tuned one
-  local which=(--model "$RUNS/$1-fold{fold}/last.safetensors") tuned=(--model "$RUNS/$1-fold{fold}-tuned.safetensors")
-  if [ "$1" = prototype ]; then which=(--method prototype --size 256) tuned=(); fi
+evaluate() { # method, fold: at the paper's threshold, and the settings at the tuned ones too
+  local which=(--model "$RUNS/$1-fold$2/last.safetensors") results=$RUNS/results/$1-fold$2
+  if [ "$1" = prototype ]; then which=(--method prototype --size 256); fi
   local common=(--data "$VOC" --names "$VAL" --fold "$2" --cache "$RUNS/features")
-  emat eval "${which[@]}" "${common[@]}" --tasks "$TASKS" --way 2 --setting all -o "$RUNS/results/$1-settings.json"
-  emat eval "${which[@]}" "${common[@]}" --size-split 0-5,5-10,10-15 -o "$RUNS/results/$1-sizes.json"
-  emat eval "${which[@]}" "${common[@]}" --tasks "$TASKS" --query-has-class -o "$RUNS/results/$1-has-class.json"
-  if [ ${#tuned[@]} -gt 0 ]; then
-    emat eval "${tuned[@]}" "${common[@]}" --tasks "$TASKS" --way 2 --setting all --threshold own \
-      -o "$RUNS/results/$1-settings-tuned.json"
+  emat eval "${which[@]}" "${common[@]}" --tasks "$TASKS" --way 2 --setting all -o "$results-settings.json"
+  emat eval "${which[@]}" "${common[@]}" --size-split 0-5,5-10,10-15 -o "$results-sizes.json"
+  emat eval "${which[@]}" "${common[@]}" --tasks "$TASKS" --query-has-class -o "$results-has-class.json"
+  if [ "$1" != prototype ]; then
+    emat eval --model "$RUNS/$1-fold$2-tuned.safetensors" "${common[@]}" --tasks "$TASKS" --way 2 --setting all \
+      --threshold own -o "$results-tuned.json"
   fi
 }
 
@@ -77,13 +77,13 @@ case ${1:-} in
       for number in 0 1 2 3; do
         fold "$method" $number
         tune "$method" $number
+        evaluate "$method" $number
       done
-      evaluate "$method" all
     done
     fold emat-me-ld 0
     tune emat-me-ld 0
     evaluate emat-me-ld 0
-    evaluate prototype all
+    for number in 0 1 2 3; do evaluate prototype $number; done
     default
     ;;
   *) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0" && exit 2 ;;
