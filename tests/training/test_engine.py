@@ -236,12 +236,6 @@ def test_a_head_that_has_seen_the_classes_left_out_is_named(
     assert "has seen classes" not in capsys.readouterr().err
 
 
-def test_a_head_of_another_method_is_no_start(whole: Path, tiny: Path, tmp_path: Path) -> None:
-    settings = tiny_settings(tiny, tmp_path / "cst", method="cst", backbone="efficientnet-lite2")
-    with pytest.raises(EmatError, match="is a head for the method emat, not cst; train with --method emat"):
-        train(replace(settings, start_from=str(whole / LAST)))
-
-
 def test_a_run_goes_on_with_the_classes_it_began_with(whole: Path, tiny: Path, tmp_path: Path) -> None:
     folder = train(tiny_settings(tiny, tmp_path / "run", max_tasks=4, val_tasks=0))
     with pytest.raises(EmatError, match="trained on other photos or classes; to go on with its weights, --start-from"):
