@@ -5,6 +5,7 @@
 #   benchmarks/experiment.sh fold METHOD FOLD    4,000 more with VOC's train photos, without the fold's classes
 #   benchmarks/experiment.sh tune METHOD FOLD    thresholds of that head, on the train photos of classes it was trained on
 #   benchmarks/experiment.sh eval METHOD FOLD    all that the tables need of that head, on the val photos
+#   benchmarks/experiment.sh tuned METHOD FOLD   the three settings once more, at the thresholds of `tune`
 #   benchmarks/experiment.sh default             the bundled head: like a fold, without leaving classes out
 #   benchmarks/experiment.sh all                 everything, one after the other
 #
@@ -52,17 +53,18 @@ tune() {
     -o "$RUNS/$1-fold$2-tuned.safetensors"
 }
 
-evaluate() { # method, fold: at the paper's threshold, and the settings at the tuned ones too
+evaluate() { # method, fold
   local which=(--model "$RUNS/$1-fold$2/last.safetensors") results=$RUNS/results/$1-fold$2
   if [ "$1" = prototype ]; then which=(--method prototype --size 256); fi
   local common=(--data "$VOC" --names "$VAL" --fold "$2" --cache "$RUNS/features")
   emat eval "${which[@]}" "${common[@]}" --tasks "$TASKS" --way 2 --setting all -o "$results-settings.json"
   emat eval "${which[@]}" "${common[@]}" --size-split 0-5,5-10,10-15 -o "$results-sizes.json"
   emat eval "${which[@]}" "${common[@]}" --tasks "$TASKS" --query-has-class -o "$results-has-class.json"
-  if [ "$1" != prototype ]; then
-    emat eval --model "$RUNS/$1-fold$2-tuned.safetensors" "${common[@]}" --tasks "$TASKS" --way 2 --setting all \
-      --threshold own -o "$results-tuned.json"
-  fi
+}
+
+tuned() {
+  emat eval --model "$RUNS/$1-fold$2-tuned.safetensors" --data "$VOC" --names "$VAL" --fold "$2" --tasks "$TASKS" \
+    --way 2 --setting all --threshold own --cache "$RUNS/features" -o "$RUNS/results/$1-fold$2-tuned.json"
 }
 
 case ${1:-} in
@@ -70,6 +72,7 @@ case ${1:-} in
   fold) fold "$2" "$3" ;;
   tune) tune "$2" "$3" ;;
   eval) evaluate "$2" "$3" ;;
+  tuned) tuned "$2" "$3" ;;
   default) default ;;
   all)
     for method in emat cst emat-me-ld; do start "$method"; done
@@ -78,11 +81,13 @@ case ${1:-} in
         fold "$method" $number
         tune "$method" $number
         evaluate "$method" $number
+        tuned "$method" $number
       done
     done
     fold emat-me-ld 0
     tune emat-me-ld 0
     evaluate emat-me-ld 0
+    tuned emat-me-ld 0
     for number in 0 1 2 3; do evaluate prototype $number; done
     default
     ;;
