@@ -66,5 +66,8 @@ def test_it_serves_until_it_is_ended_and_leaves_nothing_behind(
             assert b"emat studio" in answer.read()
         assert any(path.name.startswith("emat-studio-") for path in tmp_path.iterdir())
         studio.send_signal(end)
-        assert studio.wait(timeout=60) == 128 + end
+        try:
+            assert studio.wait(timeout=60) == 128 + end
+        finally:
+            studio.kill()  # a test that fails must not wait for it
     assert not any(path.name.startswith("emat-studio-") for path in tmp_path.iterdir())

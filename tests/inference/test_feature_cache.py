@@ -171,7 +171,7 @@ def test_a_damaged_file_is_made_again(damage: bytes | None, method: Method, tmp_
 def test_a_folder_that_cannot_be_written_is_named(method: Method, tmp_path: Path) -> None:
     taken = tmp_path / "taken"
     taken.write_text("a file where the folder should be")
-    with pytest.raises(EmatError, match=r"taken.*choose another folder"):
+    with pytest.raises(EmatError, match=r"taken: it is no folder; choose another"):
         FeatureCache(method, memory_bytes=0, folder=taken).features(photo(0))
 
 
