@@ -6,7 +6,7 @@
 #   benchmarks/experiment.sh tune METHOD FOLD    thresholds of that head, on the train photos of classes it was trained on
 #   benchmarks/experiment.sh eval METHOD FOLD    all that the tables need of that head, on the val photos
 #   benchmarks/experiment.sh tuned METHOD FOLD   the three settings once more, at the thresholds of `tune`
-#   benchmarks/experiment.sh default             the bundled head: like a fold, without leaving classes out
+#   benchmarks/experiment.sh default             like a fold, without leaving classes out (the bundled head is another: emat/heads/default.md)
 #   benchmarks/experiment.sh all                 everything, one after the other
 #
 # VOC and COCO name the two data sets; TASKS the evaluation tasks of a fold. Steps of different methods and folds do not

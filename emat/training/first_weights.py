@@ -40,11 +40,11 @@ def first_weights(settings: Settings) -> FirstWeights | None:
     name = settings.start_from
     if name is None:
         return None
-    head = load_head(name, settings.backbone)
+    head, metadata = load_head(name, settings.backbone), head_metadata(name)
     for word, theirs, ours in (
         ("method", head.method, settings.method),
-        ("backbone", head_metadata(name).get("backbone", settings.backbone), settings.backbone),
+        ("backbone", metadata.get("backbone", settings.backbone), settings.backbone),
     ):
         if theirs != ours:
             raise EmatError(f"{name} is a head for the {word} {theirs}, not {ours}; train with --{word} {theirs}")
-    return FirstWeights(head, training_of(name), head_metadata(name), file_sha256(find_head(name)))
+    return FirstWeights(head, training_of(name), metadata, file_sha256(find_head(name)))

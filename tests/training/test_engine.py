@@ -236,7 +236,7 @@ def test_a_head_that_has_seen_the_classes_left_out_is_named(
     assert "has seen classes" not in capsys.readouterr().err
 
 
-def test_a_run_goes_on_with_the_classes_it_began_with(whole: Path, tiny: Path, tmp_path: Path) -> None:
+def test_a_run_goes_on_with_the_classes_it_began_with(tiny: Path, tmp_path: Path) -> None:
     folder = train(tiny_settings(tiny, tmp_path / "run", max_tasks=4, val_tasks=0))
     with pytest.raises(EmatError, match="trained on other photos or classes; to go on with its weights, --start-from"):
         train(tiny_settings(tiny, folder, fold=1, max_tasks=8, val_tasks=0), resume=True)

@@ -1,0 +1,38 @@
+"""How well presence scores tell tasks apart, whatever the threshold: from results that `emat eval` wrote.
+
+    python benchmarks/presence.py runs/experiment/results/*-settings.json
+
+Prints, for each fold's original setting, the area under the curve over all ways of all tasks.
+"""
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+
+from emat.evaluation.outcome import TaskOutcome
+from emat.evaluation.results import read_results
+
+
+def area_under_curve(scores: list[float], truth: list[bool]) -> float:
+    """How often a present class scores above an absent one, a draw counting half."""
+    values, there = np.array(scores), np.array(truth)
+    present, absent = values[there][:, None], values[~there][None]
+    return float(((present > absent) + 0.5 * (present == absent)).mean())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("results", nargs="+", type=Path)
+    for path in parser.parse_args().results:
+        content = read_results(path)
+        for cell, rows in zip(content["cells"], content["outcomes"], strict=True):
+            if cell["protocol"]["setting"] == "original":
+                outcomes = [TaskOutcome.from_row(row) for row in rows]
+                scores = [score for each in outcomes for score in each.scores or ()]
+                truth = [there for each in outcomes for there in each.truth]
+                print(f"{path.name}: fold {cell['fold']}, {area_under_curve(scores, truth):.3f}")
+
+
+if __name__ == "__main__":
+    main()
