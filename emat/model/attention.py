@@ -2,10 +2,12 @@
 
 `attend` is the arithmetic of one chunk of query tokens and serves both layers. `attend_correlation` is the first
 layer's hot path: it walks the query tokens in chunks - correlate, project, attend - and keeps only the outputs, so the
-correlation (289 MB at the paper's size) never exists as a whole; its backward pass makes each chunk again.
+correlation (289 MB at the paper's size) never exists as a whole; its backward pass makes each chunk again. Attention's
+logits are larger still, so that it goes through a chunk in pieces.
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +18,8 @@ from emat.device import workspace_bytes
 
 ATTENTION_HEADS = 8
 LOG2_E = 1 / math.log(2)
+# Parts of the workspace. On a CPU: 6 MB of correlations and projections, 1 MB of logits, found by trying.
+CHUNK_SHARE, PIECE_SHARE = 4, 24
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -25,19 +29,47 @@ def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """
     if k.shape[2] == 0:
         return torch.zeros_like(q)
-    v = torch.cat([v.unflatten(0, (ATTENTION_HEADS, -1)), v.new_ones(ATTENTION_HEADS, 1, *v.shape[1:])], dim=1)
-    q, k, v = _by_head(q), _by_head(k), v.transpose(1, 2)  # (heads, n, e, t); v has a row of ones more
-    summed = v @ _exponentials(q, k).transpose(2, 3)  # (heads, n, e + 1, t_d), the last row the softmax's denominator
+    ones = v.new_ones(ATTENTION_HEADS, v.shape[1], 1, v.shape[2])
+    q, k, v = LOG2_E * _by_head(q), _centred(_by_head(k)), torch.cat([_by_head(v), ones], dim=2)  # (heads, n, e, t)
+    shift = not _within_range(q, k)
+    # The row of ones gives the softmax's denominator: (heads, n, e + 1, t_d).
+    summed = torch.cat([v @ _exponentials(q, k, shift=shift) for q, k, v in _pieces(q, k, v)], dim=1)
     return (summed[:, :, :-1] / summed[:, :, -1:]).transpose(1, 2).flatten(0, 1)
 
 
-def _exponentials(q: Tensor, k: Tensor) -> Tensor:
-    """The softmax's numerators, from (heads, n, e, t_d) and (heads, n, e, t): (heads, n, t_d, t).
+def _pieces(q: Tensor, k: Tensor, *others: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """All of them (heads, n, e, ...) cut along n, so that the logits of a piece stay in a CPU's cache."""
+    logits = ATTENTION_HEADS * q.shape[3] * k.shape[3] * q.element_size()
+    length = max(1, workspace_bytes(q.device) // PIECE_SHARE // logits)
+    return zip(*(x.split(length, dim=1) for x in (q, k, *others)), strict=True)
+
+
+def _exponentials(q: Tensor, k: Tensor, *, shift: bool) -> Tensor:
+    """The softmax's numerators, from (heads, n, e, t_d), times LOG2_E, and (heads, n, e, t): (heads, n, t, t_d).
 
     On a CPU exp2 takes a third of exp's time, and a denominator divides t_d outputs more cheaply than t_d * t weights.
     """
-    logits = (LOG2_E * q).transpose(2, 3) @ k
-    return logits.sub_(logits.detach().amax(dim=3, keepdim=True)).exp2_()
+    logits = k.transpose(2, 3) @ q
+    if shift:
+        logits.sub_(logits.detach().amax(dim=2, keepdim=True))
+    return logits.exp2_()
+
+
+def _centred(k: Tensor) -> Tensor:
+    """Keys (heads, n, e, t) around zero. It moves all logits of a query alike, which a softmax does not see."""
+    return k - (k.detach().amax(dim=3, keepdim=True) + k.detach().amin(dim=3, keepdim=True)) / 2
+
+
+def _within_range(q: Tensor, k: Tensor) -> bool:
+    """Whether exp2 takes every logit of q and the centred k as it is, which is the rule.
+
+    Then the largest one need not be found and subtracted: no ratio changes by that, and it takes a third of the time.
+    On a GPU it is never asked, since the answer would have to be waited for.
+    """
+    if q.device.type != "cpu":
+        return False
+    largest = (q.abs() * k.abs().amax(dim=3, keepdim=True)).sum(dim=2).max()
+    return bool(largest < math.log2(torch.finfo(q.dtype).max) / 2)  # the other half is left for products and sums
 
 
 def _by_head(x: Tensor) -> Tensor:
@@ -125,11 +157,11 @@ def attend_correlation(query: Tensor, cells: Tensor, kept: Tensor, matrices: Lay
 
 
 def _chunk_length(query: Tensor, cells: Tensor, kept: Tensor, matrices: LayerMatrices) -> int:
-    """Query tokens whose intermediates fill the workspace: both correlations, projections, logits and weights."""
+    """Query tokens whose correlations and projections fill their part of the workspace."""
     positions, channels, n_cells, _ = cells.shape
     k, t_d = kept.shape[1], matrices.first + n_cells
-    numbers = channels * (positions * n_cells + k) + 2 * len(matrices.w_cells) * t_d + 2 * ATTENTION_HEADS * t_d * k
-    return max(1, min(query.shape[1], workspace_bytes(query.device) // (numbers * query.element_size())))
+    numbers = channels * (positions * n_cells + k) + 2 * len(matrices.w_cells) * t_d
+    return max(1, workspace_bytes(query.device) // CHUNK_SHARE // (numbers * query.element_size()))
 
 
 class _CorrelationAttention(torch.autograd.Function):
@@ -217,13 +249,21 @@ def _attend_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of `attend`, its exponentials made again; shapes as there."""
     q, k, v, out, d_out = (_by_head(part) for part in (q, k, v, attended, d_attended))
-    exponentials = _exponentials(q, k)
-    d_out = d_out / exponentials.sum(dim=3).unsqueeze(2)  # (heads, n, e, t_d): from here on no weight needs dividing
-    d_v = d_out @ exponentials  # (heads, n, e, t)
-    # The softmax's backward needs sum_t(weight * d_weight), which equals the inner product of output and its gradient.
-    inner = (out * d_out).sum(dim=2).unsqueeze(3)  # (heads, n, t_d, 1)
-    d_logits = (d_out.transpose(2, 3) @ v).sub_(inner).mul_(exponentials)  # (heads, n, t_d, t)
-    d_q = k @ d_logits.transpose(2, 3)
-    d_k = q @ d_logits
-    d_q, d_k, d_v = (grad.transpose(1, 2).flatten(0, 1) for grad in (d_q, d_k, d_v))
+    scaled, k = LOG2_E * q, _centred(k)
+    shift = not _within_range(scaled, k)
+    grads = [_piece_backward(*piece, shift=shift) for piece in _pieces(q, k, v, out, d_out, scaled)]
+    d_q, d_k, d_v = (torch.cat(parts, dim=1).transpose(1, 2).flatten(0, 1) for parts in zip(*grads, strict=True))
     return d_q, d_k, d_v
+
+
+def _piece_backward(
+    q: Tensor, k: Tensor, v: Tensor, out: Tensor, d_out: Tensor, scaled: Tensor, *, shift: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """`_attend_backward` of a piece, everything by head (heads, n, e, t_d or t); `scaled` is q times LOG2_E."""
+    exponentials = _exponentials(scaled, k, shift=shift)
+    d_out = d_out / exponentials.sum(dim=2, keepdim=True)  # from here on no weight needs dividing
+    d_v = d_out @ exponentials.transpose(2, 3)
+    # The softmax's backward needs sum_t(weight * d_weight), which equals the inner product of output and its gradient.
+    inner = (out * d_out).sum(dim=2, keepdim=True)  # (heads, n, 1, t_d)
+    d_logits = (v.transpose(2, 3) @ d_out).sub_(inner).mul_(exponentials)  # (heads, n, t, t_d)
+    return k @ d_logits, q @ d_logits.transpose(2, 3), d_v

@@ -53,9 +53,9 @@ class ChunkedGroupNorm:
         self._products = torch.zeros_like(self._bias_grad)
         return self
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """The normalised chunk, a new tensor."""
-        return torch.addcmul(self.shift, x, self.scale)
+    def __call__(self, x: Tensor, out: Tensor | None = None) -> Tensor:
+        """The normalised chunk, written to `out`, which may be x itself, or else to a new tensor."""
+        return torch.mul(x, self.scale, out=out).add_(self.shift)  # addcmul takes twice as long where it broadcasts
 
     def add_gradient(self, grad: Tensor, x: Tensor) -> None:
         """Take in a chunk's gradient (E, n) together with the input it belongs to."""
@@ -76,4 +76,4 @@ class ChunkedGroupNorm:
 
     def gradient(self, grad: Tensor, x: Tensor) -> Tensor:
         """The gradient of the chunk's input, a new tensor."""
-        return torch.addcmul(self._constant, grad, self.scale).addcmul_(x, self._on_input)
+        return (grad * self.scale).add_(x * self._on_input).add_(self._constant)

@@ -21,11 +21,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from emat.device import workspace_bytes
 from emat.model.group_norm import ChunkedGroupNorm
 
 Affine = tuple[Tensor, Tensor]  # weight and bias of a norm
 
-CHUNK_ELEMENTS = 64 * 4096  # 1 MB of float32: a few of these fit the second-level cache
+CHUNK_SHARE = 48  # of the workspace: on a CPU half a MB, a few of which fit the second-level cache
 
 
 def refine(attended: Tensor, residual: Tensor, matrices: Sequence[Tensor], norms: Sequence[Affine | None]) -> Tensor:
@@ -77,26 +78,29 @@ class _Chain:
 
     def _parts(self) -> Iterator[slice]:
         columns = self.r.shape[1]
-        size = max(1, CHUNK_ELEMENTS // len(self.r))
+        size = max(1, workspace_bytes(self.r.device) // CHUNK_SHARE // self.r[:, 0].nbytes)
         for start in range(0, columns, size):
             yield slice(start, min(start + size, columns))
 
     def _g(self, part: slice) -> Tensor:
         return self.w_g @ self.norm_a(self.a[:, part]).relu_()
 
-    def _shortcut(self, part: slice) -> Tensor:
+    def _shortcut(self, part: slice, out: Tensor | None = None) -> Tensor:
         r = self.r[:, part]
-        return r if self.norm_r is None else self.norm_r(r).relu_()
+        return r if self.norm_r is None else self.norm_r(r, out).relu_()
 
     def _x(self, part: slice) -> Tensor:
         return self.norm_g(self._g(part)).relu_().add_(self._shortcut(part))
 
-    def _f(self, x: Tensor) -> Tensor:
+    def _f(self, x: Tensor, out: Tensor | None = None) -> Tensor:
         # W_1 norm_x(x), with the norm folded into the matrix.
-        return torch.addmm(self.w_1 @ self.norm_x.shift, self.w_1 * self.norm_x.scale.T, x)
+        return torch.mm(self.w_1 * self.norm_x.scale.T, x, out=out).add_(self.w_1 @ self.norm_x.shift)
 
     def forward(self, *, f: Tensor, out: Tensor) -> Tensor:
-        """Fit every norm and write the result to `out`, which may be r's own buffer, and f to `f`, which may be a's."""
+        """Fit every norm and write the result to `out`, which may be r's own buffer.
+
+        One pass for each norm, which leaves what the next ones need in `out` and in `f`, which may be a's own buffer.
+        """
         for part in self._parts():
             self.norm_a.add(self.a[:, part])
             if self.norm_r is not None:
@@ -105,25 +109,21 @@ class _Chain:
         if self.norm_r is not None:
             self.norm_r.fit()
         for part in self._parts():
-            self.norm_g.add(self._g(part))
+            self.norm_g.add(self.w_g @ self.norm_a(self.a[:, part], out=f[:, part]).relu_())
         self.norm_g.fit()
         for part in self._parts():
-            x = self._x(part)
-            self.norm_x.add(x)
-            out[:, part] = x
+            from_g = self.norm_g(self.w_g @ f[:, part]).relu_()
+            self.norm_x.add(torch.add(self._shortcut(part, out=out[:, part]), from_g, out=out[:, part]))
         self.norm_x.fit()
         for part in self._parts():
-            chunk = self._f(out[:, part])
-            self.norm_f.add(chunk)
-            f[:, part] = chunk
+            self.norm_f.add(self._f(out[:, part], out=f[:, part]))
         self.norm_f.fit()
         for part in self._parts():
-            z, _ = self._z(out[:, part], f[:, part])
-            self.norm_z.add(z)
-            out[:, part] = z
+            hidden = self.norm_f(f[:, part], out=f[:, part]).relu_()
+            self.norm_z.add(self.norm_x(out[:, part], out=out[:, part]).addmm_(self.w_2, hidden))
         self.norm_z.fit()
         for part in self._parts():
-            out[:, part] = self.norm_z(out[:, part])
+            self.norm_z(out[:, part], out=out[:, part])
         return out
 
     def backward(self, grad: Tensor) -> tuple[Tensor, Tensor, tuple[Tensor | None, ...]]:

@@ -27,8 +27,12 @@ def random(*shape: int) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)), dtype=torch.float64)
 
 
-def test_attention_equals_the_softmax_formula_unscaled() -> None:
-    q, k, v = random(16, 3, 5), random(16, 3, 4), random(16, 3, 4)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("size", [0.01, 1, 5, 30, 1000])
+def test_attention_equals_the_softmax_formula_unscaled_however_large_the_logits(
+    size: float, dtype: torch.dtype
+) -> None:
+    q, k, v = (x.to(dtype) for x in (size * random(16, 3, 5), random(16, 3, 4), random(16, 3, 4)))
     out = attend(q, k, v)
     for head in range(8):
         rows = slice(2 * head, 2 * head + 2)

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from emat.model.refinement import refine
+from emat.model.refinement import CHUNK_SHARE, refine
 
 HIDDEN, WIDTH = 4, 8
 
@@ -42,7 +42,7 @@ def plain(a: Tensor, r: Tensor, matrices: list[Tensor], norms: Sequence[tuple[Te
 def test_values_and_gradients_equal_the_plain_chain(
     elements: int, identity: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("emat.model.refinement.CHUNK_ELEMENTS", elements)
+    monkeypatch.setattr("emat.model.refinement.workspace_bytes", lambda device: 8 * elements * CHUNK_SHARE)
     matrices, all_norms = parameters(torch.float64)
     norms: list[tuple[Tensor, Tensor] | None] = [*all_norms]
     if identity:
