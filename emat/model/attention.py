@@ -18,8 +18,8 @@ from emat.device import workspace_bytes
 
 ATTENTION_HEADS = 8
 LOG2_E = 1 / math.log(2)
-# Parts of the workspace. On a CPU: 6 MB of correlations and projections, 1 MB of logits, found by trying.
-CHUNK_SHARE, PIECE_SHARE = 4, 24
+# Parts of the workspace. On a CPU: 6 MB of correlations and projections, 3 MB of logits, found by trying.
+CHUNK_SHARE, PIECE_SHARE = 4, 8
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -109,16 +109,17 @@ class LayerMatrices:
         """All fields in order."""
         return self.w_cells, self.b_cells, self.w_class, self.b_class, self.w_kv, self.b_kv
 
-    def project(self, by_cell: Tensor, by_class: Tensor, rows: int | None = None) -> Tensor:
-        """Inputs by cell (P, C, n, n_cells), of the class token (C, n) -> the first `rows` outputs (rows, n, t_d)."""
-        n, n_cells = by_cell.shape[2:]
-        w = self.w_cells[:rows]
-        out = by_cell.new_empty(len(w), n, self.first + n_cells)
-        image = torch.addmm(self.b_cells[:rows, None], w, by_cell.flatten(0, 1).flatten(1))
-        out[:, :, self.first :] = image.view(len(w), n, n_cells)
+    def project(self, by_cell: Tensor, by_class: Tensor, *outs: Tensor) -> None:
+        """Inputs by cell (P, C, n, n_cells), of the class token (C, n): fills `outs` (rows, n, t_d), row after row."""
+        rows = [len(out) for out in outs]
+        w, n_cells = self.w_cells[: sum(rows)], by_cell.shape[3]
+        image = torch.addmm(self.b_cells[: len(w), None], w, by_cell.flatten(0, 1).flatten(1))
+        for out, part in zip(outs, image.unflatten(1, (-1, n_cells)).split(rows), strict=True):
+            out[:, :, self.first :] = part
         if self.w_class is not None and self.b_class is not None:
-            out[:, :, 0] = torch.addmm(self.b_class[:rows, None], self.w_class[:rows], by_class)
-        return out
+            token = torch.addmm(self.b_class[: len(w), None], self.w_class[: len(w)], by_class)
+            for out, part in zip(outs, token.split(rows), strict=True):
+                out[:, :, 0] = part
 
     def keys_values(self, by_token: Tensor) -> tuple[Tensor, Tensor]:
         """(C, n, k) -> keys (H, n, k), values (H, n, k)."""
@@ -184,9 +185,9 @@ class _CorrelationAttention(torch.autograd.Function):
         for start in range(0, t_q, chunk):
             part = slice(start, min(start + chunk, t_q))
             by_cell, by_token = _correlate(query[:, part], cells, kept)
-            projected = matrices.project(by_cell, by_token[:, :, 0])  # (H + E, n, t_d)
-            residual[:, part] = projected[hidden:]
-            attended[:, part] = attend(projected[:hidden], *matrices.keys_values(by_token))
+            q = query.new_empty(hidden, by_cell.shape[2], t_d)
+            matrices.project(by_cell, by_token[:, :, 0], q, residual[:, part])
+            attended[:, part] = attend(q, *matrices.keys_values(by_token))
         ctx.save_for_backward(query, cells, kept, *tensors, attended)
         ctx.chunk = chunk
         return attended, residual
@@ -200,11 +201,11 @@ class _CorrelationAttention(torch.autograd.Function):
             torch.zeros_like(t) if needed else None
             for t, needed in zip((query, cells, kept), ctx.needs_input_grad[:3], strict=True)
         )
-        hidden = len(attended)
         for start in range(0, query.shape[1], ctx.chunk):
             part = slice(start, min(start + ctx.chunk, query.shape[1]))
             by_cell, by_token = _correlate(query[:, part], cells, kept)
-            q = matrices.project(by_cell, by_token[:, :, 0], rows=hidden)
+            q = torch.empty_like(attended[:, part])
+            matrices.project(by_cell, by_token[:, :, 0], q)
             k, v = matrices.keys_values(by_token)
             d_q, d_k, d_v = _attend_backward(q, k, v, attended[:, part], d_attended[:, part])
             d_projected = torch.cat([d_q, d_residual[:, part]])

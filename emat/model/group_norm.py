@@ -36,16 +36,12 @@ class ChunkedGroupNorm:
         channels = len(self.weight) // NORM_GROUPS
         self._count = channels * sum(columns for columns, _, _ in self._sums)  # elements of a group
         # Chunks and channels are few, so they are joined in float64: nothing is lost in the difference below.
-        sums, squares = (
-            torch.stack(parts).double().sum(dim=0).unflatten(0, (NORM_GROUPS, channels)).sum(dim=1)
-            for parts in zip(*((s, q) for _, s, q in self._sums), strict=True)
-        )
-        mean = sums / self._count
-        variance = (squares / self._count - mean.square()).clamp_(min=0)
-        inverse = (variance + EPSILON).rsqrt()
+        parts = torch.stack([part for _, *both in self._sums for part in both]).view(-1, 2, NORM_GROUPS, channels)
+        mean, mean_square = parts.sum(dim=(0, 3), dtype=torch.float64) / self._count  # (groups,) each
+        inverse = ((mean_square - mean.square()).clamp_(min=0) + EPSILON).rsqrt()
         self._mean, self._inverse = (
-            x.repeat_interleave(channels).to(self.weight.dtype) for x in (mean, inverse)
-        )  # (E,)
+            torch.stack([mean, inverse]).to(self.weight.dtype).repeat_interleave(channels, dim=1)
+        )
         self.scale = (self.weight * self._inverse)[:, None]
         self.shift = (self.bias - self._mean * self._inverse * self.weight)[:, None]
         self._sums.clear()

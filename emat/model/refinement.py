@@ -26,7 +26,7 @@ from emat.model.group_norm import ChunkedGroupNorm
 
 Affine = tuple[Tensor, Tensor]  # weight and bias of a norm
 
-CHUNK_SHARE = 48  # of the workspace: on a CPU half a MB, a few of which fit the second-level cache
+CHUNK_SHARE = 24  # of the workspace: on a CPU 1 MB, a few of which fit the second-level cache
 
 
 def refine(attended: Tensor, residual: Tensor, matrices: Sequence[Tensor], norms: Sequence[Affine | None]) -> Tensor:
