@@ -97,5 +97,5 @@ def free_memory(device: torch.device) -> int | None:
 
 
 def workspace_bytes(device: torch.device) -> int:
-    """How much intermediate memory chunked work should fill: what the cache holds on a CPU, what keeps a GPU busy."""
+    """A budget for the intermediate memory of chunked work, which takes shares of it: a CPU's caches, a busy GPU."""
     return 24 * 2**20 if device.type == "cpu" else 512 * 2**20

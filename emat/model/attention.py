@@ -3,7 +3,7 @@
 `attend` is the arithmetic of one chunk of query tokens and serves both layers. `attend_correlation` is the first
 layer's hot path: it walks the query tokens in chunks - correlate, project, attend - and keeps only the outputs, so the
 correlation (289 MB at the paper's size) never exists as a whole; its backward pass makes each chunk again. Attention's
-logits are larger still, so that it goes through a chunk in pieces.
+logits are larger still, so it goes through a chunk in pieces.
 """
 
 import math
@@ -29,23 +29,23 @@ def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """
     if k.shape[2] == 0:
         return torch.zeros_like(q)
-    ones = v.new_ones(ATTENTION_HEADS, v.shape[1], 1, v.shape[2])
-    q, k, v = LOG2_E * _by_head(q), _centred(_by_head(k)), torch.cat([_by_head(v), ones], dim=2)  # (heads, n, e, t)
+    ones = v.new_ones(v.shape[1], ATTENTION_HEADS, 1, v.shape[2])
+    q, k, v = LOG2_E * _by_head(q), _centred(_by_head(k)), torch.cat([_by_head(v), ones], dim=2)  # (n, heads, e, t)
     shift = not _within_range(q, k)
-    # The row of ones gives the softmax's denominator: (heads, n, e + 1, t_d).
-    summed = torch.cat([v @ _exponentials(q, k, shift=shift) for q, k, v in _pieces(q, k, v)], dim=1)
-    return (summed[:, :, :-1] / summed[:, :, -1:]).transpose(1, 2).flatten(0, 1)
+    # The row of ones gives the softmax's denominator: (n, heads, e + 1, t_d).
+    summed = torch.cat([v @ _exponentials(q, k, shift=shift) for q, k, v in _pieces(q, k, v)])
+    return _by_row(summed[:, :, :-1] / summed[:, :, -1:])
 
 
 def _pieces(q: Tensor, k: Tensor, *others: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """All of them (heads, n, e, ...) cut along n, so that the logits of a piece stay in a CPU's cache."""
+    """All of them (n, heads, e, ...) cut along n, so that the logits of a piece stay in a CPU's cache."""
     logits = ATTENTION_HEADS * q.shape[3] * k.shape[3] * q.element_size()
     length = max(1, workspace_bytes(q.device) // PIECE_SHARE // logits)
-    return zip(*(x.split(length, dim=1) for x in (q, k, *others)), strict=True)
+    return zip(*(x.split(length) for x in (q, k, *others)), strict=True)
 
 
 def _exponentials(q: Tensor, k: Tensor, *, shift: bool) -> Tensor:
-    """The softmax's numerators, from (heads, n, e, t_d), times LOG2_E, and (heads, n, e, t): (heads, n, t, t_d).
+    """The softmax's numerators, from (n, heads, e, t_d), times LOG2_E, and (n, heads, e, t): (n, heads, t, t_d).
 
     On a CPU exp2 takes a third of exp's time, and a denominator divides t_d outputs more cheaply than t_d * t weights.
     """
@@ -56,25 +56,34 @@ def _exponentials(q: Tensor, k: Tensor, *, shift: bool) -> Tensor:
 
 
 def _centred(k: Tensor) -> Tensor:
-    """Keys (heads, n, e, t) around zero. It moves all logits of a query alike, which a softmax does not see."""
+    """Keys (n, heads, e, t) around zero, so that logits are small and `_within_range` holds.
+
+    It moves all logits of a query alike, which a softmax does not see.
+    """
     return k - (k.detach().amax(dim=3, keepdim=True) + k.detach().amin(dim=3, keepdim=True)) / 2
 
 
 def _within_range(q: Tensor, k: Tensor) -> bool:
     """Whether exp2 takes every logit of q and the centred k as it is, which is the rule.
 
-    Then the largest one need not be found and subtracted: no ratio changes by that, and it takes a third of the time.
+    Then the largest logit need not be found and subtracted, which is a third of attention's time and changes no ratio.
     On a GPU it is never asked, since the answer would have to be waited for.
     """
     if q.device.type != "cpu":
         return False
-    largest = (q.abs() * k.abs().amax(dim=3, keepdim=True)).sum(dim=2).max()
-    return bool(largest < math.log2(torch.finfo(q.dtype).max) / 2)  # the other half is left for products and sums
+    largest = (q.detach().abs() * k.detach().abs().amax(dim=3, keepdim=True)).sum(dim=2).max()
+    exponents = math.log2(torch.finfo(q.dtype).max) / 2  # the other half is left for products
+    return float(largest) + math.log2(k.shape[3]) < exponents
 
 
 def _by_head(x: Tensor) -> Tensor:
-    """(H, n, t) -> (heads, n, H / heads, t), the layout batched matrix products want."""
-    return x.unflatten(0, (ATTENTION_HEADS, -1)).transpose(1, 2).contiguous()
+    """(H, n, t) -> (n, heads, H / heads, t), the layout batched matrix products want."""
+    return x.unflatten(0, (ATTENTION_HEADS, -1)).permute(2, 0, 1, 3).contiguous()
+
+
+def _by_row(x: Tensor) -> Tensor:
+    """(n, heads, e, t) -> (heads * e, n, t), `_by_head` undone."""
+    return x.permute(1, 2, 0, 3).flatten(0, 1)
 
 
 @dataclass(frozen=True)
@@ -110,7 +119,7 @@ class LayerMatrices:
         return self.w_cells, self.b_cells, self.w_class, self.b_class, self.w_kv, self.b_kv
 
     def project(self, by_cell: Tensor, by_class: Tensor, *outs: Tensor) -> None:
-        """Inputs by cell (P, C, n, n_cells), of the class token (C, n): fills `outs` (rows, n, t_d), row after row."""
+        """Inputs by cell (P, C, n, n_cells) and of the class token (C, n); fills `outs` (rows, n, t_d) in order."""
         rows = [len(out) for out in outs]
         w, n_cells = self.w_cells[: sum(rows)], by_cell.shape[3]
         image = torch.addmm(self.b_cells[: len(w), None], w, by_cell.flatten(0, 1).flatten(1))
@@ -250,21 +259,21 @@ def _attend_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of `attend`, its exponentials made again; shapes as there."""
     q, k, v, out, d_out = (_by_head(part) for part in (q, k, v, attended, d_attended))
-    scaled, k = LOG2_E * q, _centred(k)
-    shift = not _within_range(scaled, k)
-    grads = [_piece_backward(*piece, shift=shift) for piece in _pieces(q, k, v, out, d_out, scaled)]
-    d_q, d_k, d_v = (torch.cat(parts, dim=1).transpose(1, 2).flatten(0, 1) for parts in zip(*grads, strict=True))
-    return d_q, d_k, d_v
+    q, k = LOG2_E * q, _centred(k)
+    shift = not _within_range(q, k)
+    grads = [_piece_backward(*piece, shift=shift) for piece in _pieces(q, k, v, out, d_out)]
+    d_q, d_k, d_v = (_by_row(torch.cat(parts)) for parts in zip(*grads, strict=True))
+    return d_q, d_k / LOG2_E, d_v
 
 
 def _piece_backward(
-    q: Tensor, k: Tensor, v: Tensor, out: Tensor, d_out: Tensor, scaled: Tensor, *, shift: bool
+    q: Tensor, k: Tensor, v: Tensor, out: Tensor, d_out: Tensor, *, shift: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """`_attend_backward` of a piece, everything by head (heads, n, e, t_d or t); `scaled` is q times LOG2_E."""
-    exponentials = _exponentials(scaled, k, shift=shift)
+    """Gradients of a piece, by head (n, heads, e, t_d or t): of q before it was scaled, of k times LOG2_E, of v."""
+    exponentials = _exponentials(q, k, shift=shift)
     d_out = d_out / exponentials.sum(dim=2, keepdim=True)  # from here on no weight needs dividing
     d_v = d_out @ exponentials.transpose(2, 3)
     # The softmax's backward needs sum_t(weight * d_weight), which equals the inner product of output and its gradient.
-    inner = (out * d_out).sum(dim=2, keepdim=True)  # (heads, n, 1, t_d)
-    d_logits = (v.transpose(2, 3) @ d_out).sub_(inner).mul_(exponentials)  # (heads, n, t, t_d)
+    inner = (out * d_out).sum(dim=2, keepdim=True)  # (n, heads, 1, t_d)
+    d_logits = (v.transpose(2, 3) @ d_out).sub_(inner).mul_(exponentials)  # (n, heads, t, t_d)
     return k @ d_logits, q @ d_logits.transpose(2, 3), d_v

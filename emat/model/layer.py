@@ -38,10 +38,10 @@ class AttentionLayer(nn.Module):
         image = x[:, :, matrices.first :].unflatten(2, (self.window.positions, -1))
         by_cell = image.mean(dim=3, keepdim=True).permute(2, 0, 1, 3)  # (P, C, t_q, 1)
         by_token = x[:, :, kept]  # (C, t_q, k)
-        hidden, n, t_d = matrices.hidden, x.shape[1], matrices.first + 1
-        q, residual = x.new_empty(hidden, n, t_d), x.new_empty(len(matrices.w_cells) - hidden, n, t_d)
-        matrices.project(by_cell, x[:, :, 0], q, residual)
-        return self._refine(attend(q, *matrices.keys_values(by_token)), residual)
+        projected = x.new_empty(len(matrices.w_cells), x.shape[1], matrices.first + 1)
+        matrices.project(by_cell, x[:, :, 0], projected)
+        attended = attend(projected[: matrices.hidden], *matrices.keys_values(by_token))
+        return self._refine(attended, projected[matrices.hidden :])
 
     def _refine(self, attended: Tensor, residual: Tensor) -> Tensor:
         attn, ff = self.attn, self.ff

@@ -36,16 +36,17 @@ def refine(attended: Tensor, residual: Tensor, matrices: Sequence[Tensor], norms
     gradients, a and r are overwritten.
     """
     affines = ((None, None) if norm is None else norm for norm in norms)
-    return _Refinement.apply(attended, residual, *matrices, *itertools.chain.from_iterable(affines))
+    tensors = (attended, residual, *matrices, *itertools.chain.from_iterable(affines))
+    reuse = not (torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors))
+    return _Refinement.apply(reuse, *tensors)
 
 
 class _Refinement(torch.autograd.Function):
     """`refine` as one step of autograd. Without gradients, the inputs' buffers become scratch space and result."""
 
     @staticmethod
-    def forward(ctx: Any, attended: Tensor, residual: Tensor, *parameters: Any) -> Tensor:
+    def forward(ctx: Any, reuse: bool, attended: Tensor, residual: Tensor, *parameters: Any) -> Tensor:
         a, r = attended.flatten(1), residual.flatten(1)
-        reuse = not any(ctx.needs_input_grad)
         chain = _Chain(a, r, *parameters)
         out = chain.forward(f=a if reuse else torch.empty_like(a), out=r if reuse else torch.empty_like(r))
         if not reuse:
@@ -61,7 +62,7 @@ class _Refinement(torch.autograd.Function):
         da, dr, parameter_grads = ctx.chain.backward(grad.reshape(len(grad), -1))
         shape_a, shape_r = ctx.shapes
         ctx.chain = None
-        return da.view(shape_a), dr.view(shape_r), *parameter_grads
+        return None, da.view(shape_a), dr.view(shape_r), *parameter_grads
 
 
 class _Chain:
@@ -82,15 +83,9 @@ class _Chain:
         for start in range(0, columns, size):
             yield slice(start, min(start + size, columns))
 
-    def _g(self, part: slice) -> Tensor:
-        return self.w_g @ self.norm_a(self.a[:, part]).relu_()
-
     def _shortcut(self, part: slice, out: Tensor | None = None) -> Tensor:
         r = self.r[:, part]
         return r if self.norm_r is None else self.norm_r(r, out).relu_()
-
-    def _x(self, part: slice) -> Tensor:
-        return self.norm_g(self._g(part)).relu_().add_(self._shortcut(part))
 
     def _f(self, x: Tensor, out: Tensor | None = None) -> Tensor:
         # W_1 norm_x(x), with the norm folded into the matrix.
@@ -183,6 +178,14 @@ class _Chain:
             narrow[:, part] = self.norm_a.gradient(narrow[:, part], self.a[:, part])
         flat = (grad for norm in self.norms for grad in ((None, None) if norm is None else norm_grads[norm]))
         return narrow, wide, (d_g, d_1, d_2, *flat)
+
+    # What `forward` left in its buffers, made again from a and r once all norms are fitted:
+
+    def _g(self, part: slice) -> Tensor:
+        return self.w_g @ self.norm_a(self.a[:, part]).relu_()
+
+    def _x(self, part: slice) -> Tensor:
+        return self.norm_g(self._g(part)).relu_().add_(self._shortcut(part))
 
     def _z(self, x: Tensor, f: Tensor) -> tuple[Tensor, Tensor]:
         """z and relu(norm_f(f)) of a chunk."""

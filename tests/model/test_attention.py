@@ -47,8 +47,20 @@ def test_attention_over_nothing_is_zero() -> None:
     assert not out.any()
 
 
+def test_many_keys_leave_the_sum_of_exponentials_within_half_precision() -> None:
+    """401 logits that are just small enough one by one: their sum is not."""
+    q, k = torch.full((8, 1, 1), 5.5, dtype=torch.float16), torch.ones(8, 1, 401, dtype=torch.float16)
+    k[:, :, 0] = -1  # so that the keys' middle stays where it is
+    out = attend(q, k, torch.full_like(k, 0.5))
+    torch.testing.assert_close(out, torch.full_like(q, 0.5), rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize("shifted", [True, False])
 @pytest.mark.parametrize("class_token", [True, False])
-def test_gradients_of_the_hot_path_pass_gradcheck_for_tokens_and_weights(class_token: bool) -> None:
+def test_gradients_of_the_hot_path_pass_gradcheck_for_tokens_and_weights(
+    class_token: bool, shifted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("emat.model.attention._within_range", lambda q, k: not shifted)
     given = matrices(2, 4, 8, 8, class_token=class_token)
     tokens = [random(2, 5, 3), random(4, 2, 2, 3), random(2, 3, 3)]
 

@@ -54,6 +54,8 @@ def test_values_and_gradients_equal_the_plain_chain(
     weights = torch.randn(WIDTH, 7, 5, dtype=torch.float64)
     ours, expected = refine(a, r, matrices, norms), plain(a, r, matrices, norms)
     torch.testing.assert_close(ours, expected)
+    with torch.no_grad():  # then the inputs' buffers are used
+        torch.testing.assert_close(refine(a.clone(), r.clone(), matrices, norms), expected)
     ours_grads = torch.autograd.grad((ours * weights).sum(), inputs)
     for ours_grad, grad in zip(ours_grads, torch.autograd.grad((expected * weights).sum(), inputs), strict=True):
         torch.testing.assert_close(ours_grad, grad)
