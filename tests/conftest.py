@@ -3,7 +3,12 @@
 import os
 from pathlib import Path
 
+import hypothesis
 import pytest
+
+# A test says whether something is right, not how fast this machine is just now.
+hypothesis.settings.register_profile("untimed")
+hypothesis.settings.load_profile("untimed")
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # one process a core already: threads would only wait for each other
     os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -36,7 +36,7 @@ def network() -> EfficientNetLite2:
     return built
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(height=st.integers(1, 130), width=st.integers(1, 130))
 def test_any_size_gives_a_token_per_16_pixels(height: int, width: int) -> None:
     rows, columns = UNTRAINED.grid(height, width)

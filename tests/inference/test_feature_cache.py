@@ -78,7 +78,7 @@ def test_a_name_spares_reading_the_photo(method: Method) -> None:
 
 
 @example(asked=[0, 1, 0, 2, 0], room=2)
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(st.lists(st.integers(0, 4), max_size=10), st.integers(0, 3))
 def test_memory_keeps_what_was_used_last_within_its_limit(
     method: Method, one_size: int, asked: list[int], room: int

@@ -188,7 +188,7 @@ def test_permuting_channels_together_with_the_weights_changes_nothing(method: st
     torch.testing.assert_close(after.masks, before.masks)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(side=st.integers(3, 300), top=st.floats(0, 1), left=st.floats(0, 1), extent=st.floats(0, 1))
 def test_masks_of_any_size_and_place_give_finite_logits(side: int, top: float, left: float, extent: float) -> None:
     net, batch = tiny("emat"), tiny_batch()

@@ -76,7 +76,7 @@ def test_two_names_for_one_class_in_a_data_set_are_told() -> None:
         TrainingList([source("d", ("hot dog", "hotdog"))])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     seed=st.integers(0, 2**32),
     epoch=st.integers(0, 90),

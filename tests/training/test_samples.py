@@ -81,7 +81,7 @@ def test_a_class_that_is_kept_takes_no_other_class_s_last_pixel() -> None:
     assert shrink(mask, 3).tolist() == [[0, 0, 0], [0, 1, 2], [0, 0, 0]]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(arrays(np.uint8, st.tuples(st.integers(1, 20), st.integers(1, 20)), elements=st.sampled_from([0, 1, 255])))
 def test_no_class_appears_and_none_is_lost_where_there_is_room(mask: Pixels) -> None:
     small = shrink(mask, 8)
