@@ -7,7 +7,7 @@ import hypothesis
 import pytest
 
 # A test says whether something is right, not how fast this machine is just now.
-hypothesis.settings.register_profile("untimed")
+hypothesis.settings.register_profile("untimed", deadline=None)
 hypothesis.settings.load_profile("untimed")
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # one process a core already: threads would only wait for each other
