@@ -21,22 +21,21 @@ import torch
 from numpy.typing import NDArray
 
 from emat.datasets.dataset import Dataset
-from emat.evaluation.contender import Contender, load_contender
-from emat.evaluation.one_pass import OnePass, default_limits
-from emat.evaluation.plan import Place, QueryWork, Question, plan, savings
+from emat.device import all_cores
+from emat.evaluation.one_pass import OnePass, QueryWork, SharedTask, TaskIndex, default_limits, plan, savings
 from emat.evaluation.results import machine
-from emat.evaluation.workers import all_cores
-from emat.formats.whole_files import write_text
+from emat.features import FeatureCache
+from emat.files import write_text
 from emat.images import to_pixels
-from emat.inference.feature_cache import FeatureCache
-from emat.inference.methods import build_method
-from emat.method import Decision, Features, Method
+from emat.methods.base import Decision, Features, Method
+from emat.methods.registry import build_method
+from emat.methods.trained_head import EvaluatedMethod, load_evaluated
 from emat.tasks.benchmark import open_benchmark
-from emat.tasks.frozen import FrozenTasks, freeze
-from emat.tasks.task import Setting, Task
+from emat.tasks.sampling import TaskRequest
+from emat.tasks.task import Configuration, Setting, Task
 from emat.tensor_files import digest
 
-Answers = dict[Place, tuple[tuple[bool, ...] | None, NDArray[np.uint8]]]  # presence and label map of every task
+Answers = dict[TaskIndex, tuple[tuple[bool, ...] | None, NDArray[np.uint8]]]  # presence and label map of every task
 
 
 def encode(method: Method, dataset: Dataset, name: str) -> Features:
@@ -63,22 +62,22 @@ def answer_task(method: Method, dataset: Dataset, task: Task) -> tuple[tuple[boo
     return decision.present, decision.label_map
 
 
-def plain_way(method: Method, dataset: Dataset, cells: list[FrozenTasks]) -> Answers:
+def plain_way(method: Method, dataset: Dataset, configurations: list[Configuration]) -> Answers:
     return {
-        Place(number, position): answer_task(method, dataset, task)
-        for number, cell in enumerate(cells)
-        for position, task in enumerate(cell.tasks)
+        TaskIndex(number, position): answer_task(method, dataset, task)
+        for number, configuration in enumerate(configurations)
+        for position, task in enumerate(configuration.tasks)
     }
 
 
-def one_pass(method: Method, dataset: Dataset, cells: list[FrozenTasks]) -> Answers:
+def one_pass(method: Method, dataset: Dataset, configurations: list[Configuration]) -> Answers:
     limits = default_limits()
     cache = FeatureCache(method, memory_bytes=limits.features)
     answers: Answers = {}
 
-    def keep(question: Question, decision: Decision) -> None:
-        for place in question.places:
-            answers[place] = decision.present, decision.label_map
+    def keep(task: SharedTask, decision: Decision) -> None:
+        for index in task.indices:
+            answers[index] = decision.present, decision.label_map
 
     answering = OnePass(method, dataset, cache, support_bytes=limits.supports)
 
@@ -87,13 +86,13 @@ def one_pass(method: Method, dataset: Dataset, cells: list[FrozenTasks]) -> Answ
         answering.decisions(work, (height, width), keep)
 
     with all_cores(next(method.parameters()).device) as workers:
-        list(workers.map(answer, plan(dict(enumerate(cells)))))
+        list(workers.map(answer, plan(dict(enumerate(configurations)))))
     return answers
 
 
 def differences(one: Answers, other: Answers) -> int:
     assert one.keys() == other.keys()
-    return sum(one[place][0] != other[place][0] or not np.array_equal(one[place][1], other[place][1]) for place in one)
+    return sum(one[index][0] != other[index][0] or not np.array_equal(one[index][1], other[index][1]) for index in one)
 
 
 @dataclass(frozen=True)
@@ -110,12 +109,12 @@ def timed(work: Callable[[], Answers]) -> tuple[Answers, Taken]:
     return answers, Taken(time.perf_counter() - wall, time.process_time() - processor)
 
 
-def contender(arguments: argparse.Namespace) -> Contender:
+def evaluated_method(arguments: argparse.Namespace) -> EvaluatedMethod:
     if arguments.model is not None:
-        return load_contender(arguments.model, image_size=arguments.size, device="cpu")
+        return load_evaluated(arguments.model, image_size=arguments.size, device="cpu")
     torch.manual_seed(0)
     method = build_method("emat", "efficientnet-lite2", image_size=arguments.size, device="cpu").requires_grad_(False)
-    return Contender(method, "efficientnet-lite2", None, None, digest(method.state_dict()), 0)
+    return EvaluatedMethod(method, "efficientnet-lite2", None, None, digest(method.state_dict()), 0)
 
 
 def main() -> None:
@@ -129,7 +128,7 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=256, help="pixels a side")
     parser.add_argument("--model", help="a trained head; default: EMAT with random weights")
     parser.add_argument("--threads", type=int, help="of PyTorch; default: as many as it takes")
-    parser.add_argument("-o", "--output", type=Path, help="JSON file to write")
+    parser.add_argument("-o", "--out", type=Path, help="JSON file to write")
     arguments = parser.parse_args()
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
@@ -138,33 +137,36 @@ def main() -> None:
     dataset = benchmark.dataset
     assert dataset is not None
     samplers = [
-        benchmark.sampler(arguments.fold, arguments.way, arguments.shot, setting, tasks=arguments.tasks)
+        benchmark.sampler(arguments.fold, TaskRequest(arguments.way, arguments.shot, setting, tasks=arguments.tasks))
         for setting in Setting
     ]
-    cells = [freeze(sampler) for sampler in samplers]
-    chosen = contender(arguments)
-    answer_task(chosen.method, dataset, cells[0].tasks[0])  # warm up
+    configurations = [sampler.configuration() for sampler in samplers]
+    chosen = evaluated_method(arguments)
+    answer_task(chosen.method, dataset, configurations[0].tasks[0])  # warm up
 
-    ours, own = timed(lambda: one_pass(chosen.method, dataset, cells))
-    plain, other = timed(lambda: plain_way(chosen.method, dataset, cells))
-    _, again = timed(lambda: one_pass(chosen.method, dataset, cells))
+    ours, own = timed(lambda: one_pass(chosen.method, dataset, configurations))
+    plain, other = timed(lambda: plain_way(chosen.method, dataset, configurations))
+    _, again = timed(lambda: one_pass(chosen.method, dataset, configurations))
     seconds = {"one_pass": (own.wall + again.wall) / 2, "plain": other.wall}
     processor = {"one_pass": (own.processor + again.processor) / 2, "plain": other.processor}
     threads = torch.get_num_threads()
     if threads > 1:
         torch.set_num_threads(1)
-        plain = plain_way(chosen.method, dataset, cells)
+        plain = plain_way(chosen.method, dataset, configurations)
         torch.set_num_threads(threads)
     wrong = differences(ours, plain)
-    work = savings(cells)
+    work = savings(configurations)
     report = {
-        "dataset": cells[0].dataset,
+        "dataset": configurations[0].dataset,
         "fold": arguments.fold,
         "way": arguments.way,
         "shot": arguments.shot,
         "method": chosen.description(),
         "tasks_per_setting": arguments.tasks,
-        "augmented": {cell.protocol.setting.value: sum(task.augmented for task in cell.tasks) for cell in cells},
+        "augmented": {
+            configuration.protocol.setting.value: sum(task.augmented for task in configuration.tasks)
+            for configuration in configurations
+        },
         "work": vars(work),
         "seconds": seconds,
         "processor_seconds": processor,
@@ -176,15 +178,15 @@ def main() -> None:
     print(f"{'':24}{'one pass':>12}{'plain way':>12}")
     print(f"{'images encoded':24}{work.images:>12}{work.images_apart:>12}")
     print(f"{'pairs compared':24}{work.pairs:>12}{work.pairs_apart:>12}")
-    print(f"{'questions answered':24}{work.questions:>12}{work.tasks:>12}")
+    print(f"{'questions answered':24}{work.tasks:>12}{work.tasks:>12}")
     print(f"{'seconds':24}{seconds['one_pass']:>12.1f}{seconds['plain']:>12.1f}")
     print(f"{'processor seconds':24}{processor['one_pass']:>12.1f}{processor['plain']:>12.1f}")
     print(
         f"{report['factor']:.1f} times faster ({report['processor_factor']:.1f} in processor time), "
         f"{wrong} of {work.tasks} predictions different"
     )
-    if arguments.output:
-        write_text(arguments.output, json.dumps(report, indent=2) + "\n")
+    if arguments.out:
+        write_text(arguments.out, json.dumps(report, indent=2) + "\n")
     if wrong:
         raise SystemExit(1)
 

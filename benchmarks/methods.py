@@ -22,8 +22,8 @@ import torch
 from emat.backbone import Backbone, build_backbone
 from emat.backbone.registry import find_backbone
 from emat.backbone.weights import find_weights
-from emat.inference.methods import METHODS
-from emat.method import Method
+from emat.methods.base import Method
+from emat.methods.registry import METHODS
 
 ANSWER = (375, 500)  # size of the label map, that of a usual photo
 COVER = 0.25  # share of the support that its mask covers

@@ -27,9 +27,8 @@ from emat import Example, Segmenter
 from emat.backbone import Backbone, build_backbone
 from emat.backbone.registry import DEFAULT_BACKBONE, find_backbone
 from emat.errors import EmatError
-from emat.inference.photos import prepared
+from emat.methods.correlation import CorrelationMethod
 from emat.model import build
-from emat.model.few_shot import CorrelationMethod
 
 COVER = 0.15  # of a support photo, by its mask
 # A new process's ru_maxrss begins with that of the process which started it: the kernel's own table is asked instead.
@@ -78,7 +77,7 @@ def cost(segmenter: Segmenter, ways: int, shots: int, repeats: int) -> Cost:
     method, size = segmenter.method, segmenter.method.preparation.image_size
     segmenter.fit(examples(ways, shots, size))
     photo = np.random.default_rng(1).integers(0, 255, (size, size, 3), np.uint8)
-    pixels = prepared(photo, method.preparation, segmenter.device)
+    pixels = method.prepare(photo)
     bare, whole = [], []
     with torch.inference_mode():
         for turn in range(repeats + 1):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from emat.evaluation.outcome import TaskOutcome
+from emat.evaluation.metrics import TaskOutcome
 from emat.evaluation.results import read_results
 
 
@@ -26,12 +26,12 @@ def main() -> None:
     parser.add_argument("results", nargs="+", type=Path)
     for path in parser.parse_args().results:
         content = read_results(path)
-        for cell, rows in zip(content["cells"], content["outcomes"], strict=True):
-            if cell["protocol"]["setting"] == "original":
+        for configuration, rows in zip(content["cells"], content["outcomes"], strict=True):
+            if configuration["protocol"]["setting"] == "original":
                 outcomes = [TaskOutcome.from_row(row) for row in rows]
                 scores = [score for each in outcomes for score in each.scores or ()]
                 truth = [there for each in outcomes for there in each.truth]
-                print(f"{path.name}: fold {cell['fold']}, {area_under_curve(scores, truth):.3f}")
+                print(f"{path.name}: fold {configuration['fold']}, {area_under_curve(scores, truth):.3f}")
 
 
 if __name__ == "__main__":

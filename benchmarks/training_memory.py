@@ -21,9 +21,9 @@ from rich.console import Console
 from rich.table import Table
 
 from emat.backbone.registry import find_backbone
-from emat.method import Features, LossWeights
+from emat.methods.base import Features, LossWeights
+from emat.methods.correlation import CorrelationMethod
 from emat.model import FORMS, build
-from emat.model.few_shot import CorrelationMethod
 
 BACKBONE, SIZE = "dinov2-s", 700
 COVERS, BATCHES = (0.1, 0.4, 1.0), (1, 3)

@@ -1,6 +1,9 @@
-"""The pictures of the documentation, made again with the head that comes along: the demo's and the studio's.
+"""Makes the pictures of the documentation again. It needs emat[studio], Playwright and Chromium.
 
-python docs/pictures.py                # needs emat[studio], Playwright and Chromium
+    python docs/pictures.py screens               # the demo and the studio, with the head that comes with emat
+    python docs/pictures.py diagrams mermaid.js   # the Mermaid diagrams of all pages, as SVG
+
+Mermaid itself is not part of the project. `npm pack mermaid@11` fetches it; the file is `package/dist/mermaid.min.js`.
 """
 
 import shutil
@@ -14,13 +17,26 @@ from PIL import Image
 from playwright.sync_api import sync_playwright
 
 from emat import Segmenter
-from emat.demo.photos import demo_photos
+from emat.pictures.demo import demo_photos
 from emat.studio.server import serving
 
-IMAGES = Path(__file__).parent / "images"
+sys.path.insert(0, str(Path(__file__).parents[1]))  # docs is not an installed package
+from docs.site_hooks import DIAGRAMS, DOCS, diagrams, source_hash
+
+IMAGES = DOCS / "images"
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 CUB = demo_photos().questions["a cub"]
 COLOURS = 200  # of a picture's palette: screens have few, and files stay small
 PATIENCE = 120_000  # milliseconds
+DRAW = "async ([name, source]) => (await mermaid.render(name, source)).svg"
+MERMAID_OPTIONS = {
+    "startOnLoad": False,
+    "theme": "neutral",
+    "fontFamily": "Helvetica, Arial, sans-serif",
+    "themeCSS": ".edgeLabel .background { fill: #fff; opacity: 1; }",  # no line runs through a label
+    "htmlLabels": False,  # an SVG that a page shows as a picture must not hold HTML
+    "flowchart": {"htmlLabels": False, "useMaxWidth": False, "nodeSpacing": 30, "rankSpacing": 40},
+}
 STROKE = (
     (0.3, 0.2), (0.5, 0.13), (0.7, 0.2), (0.8, 0.35), (0.2, 0.3), (0.25, 0.4), (0.8, 0.42), (0.75, 0.5), (0.25, 0.48),
     (0.3, 0.55), (0.7, 0.57),
@@ -36,9 +52,8 @@ def picture_of_demo() -> None:
 
 def pictures_of_studio() -> None:
     """The whole page in a wide window, one step on a phone, and a photo that is painted."""
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     with serving(Segmenter.load("default")) as address, sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
 
         wide = open_demo(browser, address, 1280, "dark")
         drop_cub(wide)
@@ -82,9 +97,9 @@ def paint(page: Any) -> None:
         ratio = photo.width / photo.height
     height = box["height"] - 60  # the editor's margin
     left, top = box["x"] + (box["width"] - ratio * height) / 2, box["y"] + 30
-    for place, (x, y) in enumerate(STROKE):
+    for index, (x, y) in enumerate(STROKE):
         page.mouse.move(left + x * ratio * height, top + y * height, steps=3)
-        if place == 0:
+        if index == 0:
             page.mouse.down()
     page.mouse.up()
     page.wait_for_timeout(1000)
@@ -102,6 +117,31 @@ def save(element: Any, name: str, width: int | None = None) -> None:
     print(f"{path}: {picture.width} x {picture.height}")
 
 
+def pictures_of_diagrams(mermaid: Path) -> None:
+    """Every diagram of every page as an SVG file, marked with the hash of its source."""
+    (IMAGES / "diagrams").mkdir(exist_ok=True)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        page = browser.new_page()
+        page.add_script_tag(path=mermaid)
+        page.evaluate("options => mermaid.initialize(options)", MERMAID_OPTIONS)
+        for markdown in sorted(DOCS.rglob("*.md")):
+            for name, source in diagrams(markdown.read_text(encoding="utf-8")):
+                drawn = page.evaluate(
+                    "async ([name, source]) => (await mermaid.render(name, source)).svg", [name, source]
+                )
+                path = DOCS / DIAGRAMS / f"{name}.svg"
+                path.write_text(f"<!-- source {source_hash(source)} -->\n{drawn}\n", encoding="utf-8")
+                print(path)
+        browser.close()
+
+
 if __name__ == "__main__":
-    picture_of_demo()
-    pictures_of_studio()
+    match sys.argv[1:]:
+        case ["screens"]:
+            picture_of_demo()
+            pictures_of_studio()
+        case ["diagrams", mermaid]:
+            pictures_of_diagrams(Path(mermaid))
+        case _:
+            sys.exit(__doc__)

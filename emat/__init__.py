@@ -20,20 +20,22 @@ if TYPE_CHECKING:
     from emat.inference.example import Example
     from emat.inference.prediction import Prediction, Thresholds
     from emat.inference.segmenter import Segmenter
+    from emat.refine.click import click
 
 __version__ = "0.1.0"
-__all__ = ["Example", "Prediction", "Segmenter", "Thresholds", "__version__"]
+__all__ = ["Example", "Prediction", "Segmenter", "Thresholds", "__version__", "click"]
 
 _MODULES = {
     "Example": "emat.inference.example",
     "Prediction": "emat.inference.prediction",
     "Segmenter": "emat.inference.segmenter",
     "Thresholds": "emat.inference.prediction",
+    "click": "emat.refine.click",
 }
 
 
 def __getattr__(name: str) -> object:
-    """Load the public classes when they are first asked for, since they bring torch with them."""
+    """Load the public names when they are first asked for, since they bring torch with them."""
     if name not in _MODULES:
         raise AttributeError(f"module 'emat' has no attribute {name!r}")
     from importlib import import_module

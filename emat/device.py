@@ -1,34 +1,45 @@
-"""Where tensors are computed: the one place that names cpu, cuda and mps."""
+"""Devices, precision, memory, and threads that share the cores.
 
-import ctypes
+This is the only module that distinguishes cpu, cuda and mps.
+"""
+
 import os
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from pathlib import Path
+from typing import TypeVar
 
+import psutil
 import torch
+from torch import Tensor
 
 from emat.errors import EmatError
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+WORKERS_AT_MOST = 8  # because each worker needs its own intermediate memory
 
 
 @dataclass(frozen=True)
 class Device:
-    """A device that works here."""
+    """A device that can be used on this machine."""
 
-    name: str  # as `choose_device` takes it
+    name: str  # for `choose_device`
     description: str
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Main memory in bytes; None where the system does not tell."""
+    """Main memory in bytes."""
 
-    total: int | None
-    available: int | None
+    total: int
+    available: int
 
 
 def available_devices() -> list[Device]:
-    """Every device that works here, the preferred one first."""
+    """Return the devices that can be used on this machine, the preferred one first."""
     devices = []
     if torch.cuda.is_available():
         for index in range(torch.cuda.device_count()):
@@ -40,7 +51,13 @@ def available_devices() -> list[Device]:
 
 
 def choose_device(name: str | torch.device | None = None) -> torch.device:
-    """The device called `name`, or the best one here if it is None or "auto".
+    """Choose a device.
+
+    Args:
+        name: Its name, such as "cpu" or "cuda:1". None and "auto" choose the preferred device of this machine.
+
+    Raises:
+        EmatError: There is no such device, or this machine does not have it.
 
     >>> choose_device("cpu")
     device(type='cpu')
@@ -51,51 +68,105 @@ def choose_device(name: str | torch.device | None = None) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError as error:
-        raise EmatError(f"there is no device {str(name)!r}; here: {', '.join(here)}, or auto") from error
+        raise EmatError(f"there is no device {str(name)!r}; this machine has {', '.join(here)}, or auto") from error
     if not any(there == str(device) or there == f"{device}:0" for there in here):  # cuda is cuda:0
-        raise EmatError(f"the device {str(name)!r} does not work on this machine; here: {', '.join(here)}, or auto")
+        raise EmatError(f"the device {str(name)!r} is not available; this machine has {', '.join(here)}, or auto")
     return device
 
 
 def autocast(device: torch.device, dtype: torch.dtype | None) -> AbstractContextManager[object]:
-    """Computation in `dtype` where that is safe; nothing changes for None and float32."""
+    """Return a context in which PyTorch computes in `dtype` where that is safe.
+
+    Args:
+        device: The device to compute on.
+        dtype: float16 or bfloat16. None and float32 change nothing.
+
+    Raises:
+        EmatError: The device does not support `dtype`.
+    """
     if dtype is None or dtype is torch.float32:
         return nullcontext()
     unfit = device.type == "cuda" and dtype is torch.bfloat16 and not torch.cuda.is_bf16_supported()
     if dtype not in (torch.float16, torch.bfloat16) or unfit or not torch.amp.is_autocast_available(device.type):
-        raise EmatError(f"{device} does not compute in {str(dtype).removeprefix('torch.')}; use float32")
+        raise EmatError(f"{device} does not support {str(dtype).removeprefix('torch.')}; use float32")
     return torch.autocast(device.type, dtype)
 
 
+def compute_dtype(parameter: Tensor) -> torch.dtype:
+    """Return the type for products with `parameter`: that of autocast if it is on, otherwise the parameter's own."""
+    kind = parameter.device.type
+    if parameter.is_floating_point() and torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
+        return torch.get_autocast_dtype(kind)
+    return parameter.dtype
+
+
+def without_autocast(device: torch.device) -> AbstractContextManager[object]:
+    """Return a context without autocast, for code that chooses its types itself.
+
+    Autocast would change these types, and differently in the forward and the backward pass.
+    """
+    if not torch.amp.is_autocast_available(device.type):
+        return nullcontext()
+    return torch.autocast(device.type, enabled=False)
+
+
 def main_memory() -> Memory:
-    """Total and available main memory."""
-    table = Path("/proc/meminfo")
-    if table.exists():
-        fields = dict(line.split(":", 1) for line in table.read_text().splitlines())
-        kilobytes = [int(fields[key].split()[0]) for key in ("MemTotal", "MemAvailable")]
-        return Memory(*(1024 * value for value in kilobytes))
-    if os.name == "nt":
-        return _windows_memory()
-    return Memory(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), None)
+    """Return the total and the available main memory."""
+    found = psutil.virtual_memory()
+    return Memory(found.total, found.available)
 
 
-def _windows_memory() -> Memory:
-    class Status(ctypes.Structure):
-        _fields_ = [("length", ctypes.c_ulong), ("load", ctypes.c_ulong)] + [
-            (name, ctypes.c_ulonglong)
-            for name in ("total", "available", "pages", "pages_free", "virtual", "virtual_free", "extended")
-        ]
-
-    status = Status(length=ctypes.sizeof(Status))
-    ctypes.windll.kernel32.GlobalMemoryStatusEx(ctypes.byref(status))  # type: ignore[attr-defined,unused-ignore]
-    return Memory(status.total, status.available)
-
-
-def free_memory(device: torch.device) -> int | None:
-    """Bytes that tensors on `device` can still take; None where the system does not tell."""
+def free_memory(device: torch.device) -> int:
+    """Return how many bytes are free for tensors on `device`."""
     return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else main_memory().available
 
 
 def workspace_bytes(device: torch.device) -> int:
-    """A budget for the intermediate memory of chunked work, which takes shares of it: a CPU's caches, a busy GPU."""
+    """Return how many bytes a chunk of work may use: as much as fits the caches of a CPU or keeps a GPU busy."""
     return 24 * 2**20 if device.type == "cpu" else 512 * 2**20
+
+
+class Workers:
+    """Computes independent pieces of work in parallel, without gradients, and gives the results in order.
+
+    Several pieces at the same time on one core each are faster than one after the other on all cores. Threads are
+    sufficient, because PyTorch releases Python's global lock while it computes.
+    """
+
+    def __init__(self, pool: ThreadPoolExecutor | None = None) -> None:
+        self._pool = pool
+
+    def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+        """Give the result of `function` for each item, in the order of the items."""
+
+        def without_gradients(item: Item) -> Result:
+            with torch.no_grad():  # gradient mode belongs to a thread, so that of the caller has no effect here
+                return function(item)
+
+        if self._pool is None:
+            return map(without_gradients, items)
+        return self._pool.map(without_gradients, items)
+
+
+@contextmanager
+def all_cores(device: torch.device, workers: int | None = None) -> Iterator[Workers]:
+    """Open workers that share PyTorch's threads.
+
+    The last digits of results depend on the number of threads of a worker. They do not depend on the number of
+    workers, as long as each has one thread.
+
+    Args:
+        device: The device to compute on. If it is not a CPU, there is only one worker.
+        workers: The number of workers; chosen by the number of threads if not given.
+    """
+    threads = torch.get_num_threads()
+    count = min(threads, WORKERS_AT_MOST) if workers is None else workers
+    if device.type != "cpu" or count < 2:
+        yield Workers()
+        return
+    torch.set_num_threads(max(1, threads // count))  # applies to threads that are started from now on
+    try:
+        with ThreadPoolExecutor(count) as pool:
+            yield Workers(pool)
+    finally:
+        torch.set_num_threads(threads)

@@ -1,12 +1,14 @@
-"""Reading photos and masks safely, and bringing photos to the pixels a backbone takes.
+"""Reading photos and masks safely, and preparing photos for a backbone.
 
-A photo becomes (H, W, 3) uint8 as a person sees it: turned as its EXIF data says, transparent parts on white,
-16 bits scaled to 8. A mask becomes (H, W) uint8 class indices exactly as stored, 0 = background, 255 = void.
-Both are recognised by content, never by file name.
+A photo becomes (H, W, 3) uint8 as a viewer shows it: rotated by its EXIF orientation, transparent parts on white, 16
+bits scaled to 8. A mask becomes (H, W) uint8 class indices exactly as stored, where 0 is background and 255 is void.
+The format of a file is recognised by its content, not by its name.
+
+This wraps Pillow by hand because photos come from users: only a few formats are allowed, files that would fill the
+memory are refused, and every error says what to do.
 """
 
 import io
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeAlias
@@ -16,14 +18,15 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 from emat.errors import EmatError
+from emat.files import whole_file
 
 Pixels: TypeAlias = NDArray[np.uint8]
 Source: TypeAlias = "Path | str | bytes | Image.Image | NDArray[np.generic]"
 
 VOID = 255
-MAX_PIXELS = 89_000_000  # just below the number at which Pillow itself begins to warn of a decompression bomb
+MAX_PIXELS = 89_000_000  # just below the number at which Pillow warns of a decompression bomb
 PHOTO_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF")
-MASK_FORMATS = ("PNG", "BMP", "TIFF", "GIF")  # lossless: the others change class indices
+MASK_FORMATS = ("PNG", "BMP", "TIFF", "GIF")  # only lossless formats, because the others change class indices
 PHOTO_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif")
 MASK_SUFFIXES = (".png", ".bmp", ".tif", ".tiff", ".gif")
 
@@ -40,7 +43,7 @@ TURNS = {
 
 
 def _voc_palette() -> Pixels:
-    """The colours of PASCAL VOC: bit b of an index sets bit 7 - b // 3 of channel b % 3."""
+    """Return the colours of PASCAL VOC: bit b of an index sets bit 7 - b // 3 of channel b % 3."""
     index = np.arange(256)
     colours = np.zeros((256, 3), np.uint8)
     for bit in range(8):
@@ -53,10 +56,19 @@ VOC_INDICES = (*range(21), VOID)  # the colours that an RGB mask may use
 
 
 def read_photo(source: Source, *, name: str | None = None, max_pixels: int = MAX_PIXELS) -> Pixels:
-    """The photo in `source` as (H, W, 3) uint8: a path, a file's bytes, a PIL image or an array.
+    """Read a photo.
 
-    JPEG, PNG, WebP, BMP, TIFF and the first frame of a GIF are read. An array is uint8 and (H, W),
-    (H, W, 3) or (H, W, 4). `name` is what errors call it.
+    Args:
+        source: A path, the bytes of a file, a PIL image, or a uint8 array (H, W), (H, W, 3) or (H, W, 4). Files may be
+            JPEG, PNG, WebP, BMP, TIFF or GIF, of which the first frame is read.
+        name: What to call the photo in errors.
+        max_pixels: The largest size that is accepted.
+
+    Returns:
+        The pixels, (H, W, 3) uint8.
+
+    Raises:
+        EmatError: The photo does not exist, is too large, damaged or in another format.
     """
     if isinstance(source, np.ndarray):
         return _photo_from_array(source)
@@ -67,24 +79,53 @@ def read_photo(source: Source, *, name: str | None = None, max_pixels: int = MAX
         upright = _to_rgb(image, name)
         return np.array(upright.transpose(turn) if turn is not None else upright)
     except (ValueError, OSError) as error:
-        raise EmatError(f"{name} cannot be shown in RGB ({error}); save it as PNG") from None
+        raise EmatError(f"{name} cannot be converted to RGB ({error}); save it as PNG") from None
+
+
+def load_image(source: Path | str | bytes) -> Image.Image:
+    """Open and decode an image of any format within the limits of `read_photo`, with its values as they are stored.
+
+    Raises:
+        EmatError: If it is missing, damaged, too large or of another format.
+    """
+    return _load(source, PHOTO_FORMATS, MAX_PIXELS, describe(source))
 
 
 def photo_size(source: Path | str | bytes, *, name: str | None = None, max_pixels: int = MAX_PIXELS) -> tuple[int, int]:
-    """(H, W) that `read_photo` will give, from the file's header alone."""
+    """Return the height and width of a photo as `read_photo` gives it, from the header of its file.
+
+    Args:
+        source: A path, or the bytes of a file.
+        name: What to call the photo in errors.
+        max_pixels: The largest size that is accepted.
+
+    Raises:
+        EmatError: The photo does not exist, is too large, damaged or in another format.
+    """
     image = _open(source, PHOTO_FORMATS, max_pixels, name or describe(source))
     with image:
         width, height = image.size
-        # Pillow's TIFF reader has turned the size already
+        # Pillow has already applied the orientation to the size of a TIFF file
         turned = image.format != "TIFF" and _orientation(image) >= 5
     return (width, height) if turned else (height, width)
 
 
 def read_mask(source: Source, *, name: str | None = None, max_pixels: int = MAX_PIXELS) -> Pixels:
-    """The class indices in `source`, (H, W) uint8: the stored values of a palette, greyscale or 1-bit image.
+    """Read a mask of class indices.
 
-    An RGB image is read when it uses PASCAL VOC's colours or is grey throughout. A mask is never turned,
-    whatever its EXIF data says.
+    The values of a palette, greyscale or 1-bit image are taken as they are stored. An RGB image must have the colours
+    of PASCAL VOC or be grey. EXIF orientation is ignored.
+
+    Args:
+        source: A path, the bytes of a file, a PIL image, or an array (H, W). Files may be PNG, BMP, TIFF or GIF.
+        name: What to call the mask in errors.
+        max_pixels: The largest size that is accepted.
+
+    Returns:
+        Class indices, (H, W) uint8.
+
+    Raises:
+        EmatError: The mask does not exist, is too large or damaged, or its values are not class indices.
     """
     if isinstance(source, np.ndarray):
         return _mask_from_array(source)
@@ -92,7 +133,7 @@ def read_mask(source: Source, *, name: str | None = None, max_pixels: int = MAX_
     image = _load(source, MASK_FORMATS, max_pixels, name)
     if image.mode in ("RGBA", "LA"):
         if np.asarray(image.getchannel("A")).min() < 255:
-            raise EmatError(f"{name} is partly transparent, so its classes are not clear; save the mask without alpha")
+            raise EmatError(f"{name} is partly transparent, which a mask must not be; save it without an alpha channel")
         image = image.convert(image.mode[:-1])
     if image.mode == "RGB":
         return _indices_of_colours(np.asarray(image), name)
@@ -106,9 +147,10 @@ def read_mask(source: Source, *, name: str | None = None, max_pixels: int = MAX_
 
 
 def read_one_class_mask(source: Path | bytes, *, name: str | None = None) -> Pixels:
-    """`read_mask` for the masks of a single class: plain white on black is the class, index 1, instead of void.
+    """Read a mask of a data set that has a single class.
 
-    A 255 that has another colour, in a palette or in VOC's colours, is an index like any other and stays void.
+    It works like `read_mask`, but white on black means the class, index 1, instead of void. If 255 has another colour
+    in a palette or among VOC's colours, it still means void.
     """
     name = name or describe(source)
     image = _load(source, MASK_FORMATS, MAX_PIXELS, name)
@@ -121,11 +163,22 @@ def read_one_class_mask(source: Path | bytes, *, name: str | None = None) -> Pix
 
 
 def read_object_mask(source: Source, *, name: str | None = None, max_pixels: int = MAX_PIXELS) -> NDArray[np.bool_]:
-    """The one object drawn in `source` as (H, W) bool, for masks that show a single class.
+    """Read a mask that shows one class.
 
-    Pixels at least half as bright as the brightest are the object, so 0/1, 0/255 and smoothed edges
-    read well; in a palette image with colours, every index but 0 and 255. Any photo format will do, since the
-    threshold undoes what compression changed.
+    Pixels at least half as bright as the brightest one belong to the object, so that values 0 and 1, values 0 and 255,
+    and smooth edges all work. In a palette image with colours, every index but 0 and 255 belongs to the object. Lossy
+    formats are allowed as well, because the threshold removes the effects of compression.
+
+    Args:
+        source: A path, the bytes of a file, a PIL image, or an array (H, W), in any format that `read_photo` reads.
+        name: What to call the mask in errors.
+        max_pixels: The largest size that is accepted.
+
+    Returns:
+        Where the object is, (H, W) bool.
+
+    Raises:
+        EmatError: The mask does not exist, is too large, damaged or in another format.
 
     >>> read_object_mask(np.array([[0, 90, 255]], np.uint8)).tolist()
     [[False, False, True]]
@@ -144,39 +197,47 @@ def read_object_mask(source: Source, *, name: str | None = None, max_pixels: int
 
 
 def resize_photo(photo: Pixels, size: tuple[int, int]) -> Pixels:
-    """`photo` (H, W, 3) at `size` (h, w), bilinear with Pillow's antialiasing."""
+    """Resize a photo (H, W, 3) to `size` (h, w), bilinearly with Pillow's antialiasing."""
     height, width = size
     return np.array(Image.fromarray(photo).resize((width, height), Image.Resampling.BILINEAR))
 
 
 def resize_mask(mask: Pixels, size: tuple[int, int]) -> Pixels:
-    """`mask` (H, W) at `size` (h, w) by nearest neighbour: no index appears that was not there."""
+    """Resize a mask (H, W) to `size` (h, w) by nearest neighbour, so that no new index appears."""
     height, width = size
     return np.array(Image.fromarray(mask).resize((width, height), Image.Resampling.NEAREST))
 
 
+def same_scale(size: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    """Whether two sizes (h, w) have the same shape at different scales, allowing for rounding by a pixel.
+
+    >>> same_scale((366, 500), (220, 300)), same_scale((366, 500), (200, 300))
+    (True, False)
+    """
+    (height, width), (large_height, large_width) = sorted((size, other), key=lambda each: each[0] * each[1])
+    # A scale s must exist with |s * large_height - height| < 1 and |s * large_width - width| < 1.
+    return (height - 1) * large_width < (width + 1) * large_height and (width - 1) * large_height < (
+        height + 1
+    ) * large_width
+
+
 def to_pixels(photo: Pixels, size: tuple[int, int], mean: Sequence[float], std: Sequence[float]) -> NDArray[np.float32]:
-    """`photo` (H, W, 3) as a backbone takes it, (3, h, w) float32: resized, scaled to [0, 1], normalised."""
+    """Prepare a photo (H, W, 3) for a backbone: resize it, scale it to [0, 1] and normalise it to (3, h, w) float32."""
     unit = resize_photo(photo, size).astype(np.float32) / np.float32(255)  # (h, w, 3)
     normalised = (unit - np.asarray(mean, np.float32)) / np.asarray(std, np.float32)
     return np.ascontiguousarray(normalised.transpose(2, 0, 1))
 
 
 def write_indexed_png(path: Path, label_map: Pixels, palette: Pixels = VOC_PALETTE) -> None:
-    """Write `label_map` (H, W) as a palette PNG that stores the class indices; whole or not at all."""
+    """Write `label_map` (H, W) as a palette PNG whose values are the class indices, whole or not at all."""
     image = Image.fromarray(_mask_from_array(label_map, "the label map"))
     image.putpalette(palette.astype(np.uint8).tobytes())
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.{id(image)}")
-    try:
+    with whole_file(path) as unfinished:
         image.save(unfinished, "PNG")
-        os.replace(unfinished, path)
-    finally:
-        unfinished.unlink(missing_ok=True)
 
 
 def describe(source: Source) -> str:
-    """What an error calls `source`."""
+    """Return the name of `source` for messages."""
     if isinstance(source, (str, Path)):
         return str(source)
     if isinstance(source, bytes):
@@ -193,7 +254,7 @@ def _open(source: Path | str | bytes, formats: tuple[str, ...], max_pixels: int,
         raise EmatError(f"{name} is not {_listing(formats)}, or is damaged; {_way_out(formats)}") from None
     except Image.DecompressionBombError:
         raise EmatError(_too_large(name, max_pixels)) from None
-    except Exception as error:  # Pillow's readers raise whatever the bytes lead them to
+    except Exception as error:  # Pillow's readers raise many kinds of errors for damaged files
         raise EmatError(f"{name} cannot be read ({_reason(error)}); save it again or leave it out") from None
     if image.width * image.height > max_pixels:
         raise EmatError(_too_large(name, max_pixels, image.size))
@@ -208,12 +269,12 @@ def _load(
             raise EmatError(_too_large(name, max_pixels, source.size))
         return source
     if not isinstance(source, (str, Path, bytes)):
-        raise EmatError(f"an image is a path, bytes, a PIL image or an array, not a {type(source).__name__}")
+        raise EmatError(f"an image must be a path, bytes, a PIL image or an array, not a {type(source).__name__}")
     image = _open(source, formats, max_pixels, name)
     try:
         with image:
             image.load()
-    except Exception as error:  # as above: truncated and hostile files
+    except Exception as error:  # as above, for truncated and malicious files
         raise EmatError(f"{name} is damaged ({_reason(error)}); fetch or save it again, or leave it out") from None
     return image
 
@@ -230,7 +291,7 @@ def _refuse_missing(path: Path) -> None:
 def _orientation(image: Image.Image) -> int:
     try:
         return int(image.getexif().get(ORIENTATION_TAG, 1))
-    except Exception:  # damaged EXIF data says nothing about the pixels, which may well be good
+    except Exception:  # the pixels may be good even if the EXIF data are damaged
         return 1
 
 
@@ -251,9 +312,9 @@ def _to_rgb(image: Image.Image, name: str, on: str = "white") -> Image.Image:
 
 def _photo_from_array(array: NDArray[np.generic]) -> Pixels:
     if array.dtype != np.uint8 or array.ndim not in (2, 3) or 0 in array.shape:
-        raise EmatError(f"a photo array is (H, W, 3) uint8, not {array.shape} {array.dtype}")
+        raise EmatError(f"a photo array must be (H, W, 3) uint8, not {array.shape} {array.dtype}")
     if array.ndim == 3 and array.shape[2] not in (3, 4):
-        raise EmatError(f"a photo array has 3 or 4 channels in its last axis, not shape {array.shape}")
+        raise EmatError(f"a photo array must have 3 or 4 channels in its last axis, not the shape {array.shape}")
     return np.array(_to_rgb(Image.fromarray(array), "the array"))
 
 
@@ -262,12 +323,12 @@ def _mask_from_array(array: NDArray[np.generic], name: str = "the mask array") -
         raise EmatError(f"{name} must be (H, W) whole numbers, not {array.shape} {array.dtype}")
     lowest, highest = int(array.min()), int(array.max())
     if lowest < 0 or highest > 255:
-        raise EmatError(f"{name} holds values from {lowest} to {highest}; class indices are 0 to 254, void is 255")
+        raise EmatError(f"{name} holds values from {lowest} to {highest}; class indices are 0 to 254, and void is 255")
     return array.astype(np.uint8)
 
 
 def _indices_of_colours(colours: Pixels, name: str) -> Pixels:
-    key = colours.astype(np.uint32) @ np.array([65536, 256, 1], np.uint32)  # (H, W), one number a colour
+    key = colours.astype(np.uint32) @ np.array([65536, 256, 1], np.uint32)  # (H, W), a number for each colour
     known = {int(VOC_PALETTE[i].astype(np.uint32) @ np.array([65536, 256, 1], np.uint32)): i for i in VOC_INDICES}
     found, where = np.unique(key, return_inverse=True)
     if all(int(colour) in known for colour in found):

@@ -1,14 +1,13 @@
-"""Files of named tensors: reads safetensors and PyTorch's pickles, tensors only; writes safetensors.
+"""Files of named tensors: safetensors and PyTorch's pickles are read, safetensors are written.
 
-Nothing that is pickled beside the tensors is ever imported, called or built. Checkpoints of training
-frameworks hold such things (hyper-parameters as `argparse.Namespace`, paths, loggers): each class or
-function they name is replaced by an inert stand-in before PyTorch's restricted unpickler reads the file.
+Only tensors are taken from a pickle. Checkpoints of training frameworks also contain objects such as hyper-parameters
+(`argparse.Namespace`), paths and loggers. To load them would run code of the file, so every class or function that a
+checkpoint refers to is replaced by one that does nothing before PyTorch's restricted unpickler reads the file.
 """
 
 import hashlib
-import os
+import json
 import pickle
-import tempfile
 import zipfile
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -21,13 +20,14 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from emat.errors import EmatError
+from emat.files import whole_file
 
-# Where checkpoints keep the weights: Lightning, timm-like trainers, DINO's teacher.
+# The keys under which checkpoints store the weights: Lightning, trainers such as timm's, and DINO's teacher.
 NESTED_UNDER = ("state_dict", "model", "teacher")
 
 
 class _Inert:
-    """Stands in for a foreign class or function: takes any arguments and state, keeps and does nothing."""
+    """Replaces a class or function of a checkpoint: it accepts any arguments and state, and does nothing."""
 
     def __new__(cls, *_arguments: Any, **_named: Any) -> Any:
         return object.__new__(cls)
@@ -37,14 +37,23 @@ class _Inert:
 
 
 class _InertMapping:
-    """The same where the class may be a dictionary: only OrderedDict may get both items and state."""
+    """Replaces a class that may be a dictionary; PyTorch allows both items and state only for OrderedDict."""
 
     def __new__(cls, *_arguments: Any, **_named: Any) -> Any:
         return OrderedDict()
 
 
 def read_tensors(path: str | Path) -> dict[str, Tensor]:
-    """Every named tensor of a .safetensors, .pth, .pt or .ckpt file; its content decides, not its suffix."""
+    """Read the named tensors of a .safetensors, .pth, .pt or .ckpt file.
+
+    The format is recognised by the content of the file, not by its suffix.
+
+    Returns:
+        The tensors by their names, on the CPU.
+
+    Raises:
+        EmatError: The file cannot be read, is damaged or has no named tensors.
+    """
     path = Path(path)
     try:
         with path.open("rb") as file:
@@ -53,12 +62,16 @@ def read_tensors(path: str | Path) -> dict[str, Tensor]:
         raise EmatError(f"cannot read {path}: {error.strerror or error}") from error
     tensors = load_safetensors(path) if start[8:9] == b"{" else _load_pickled(path)
     if not tensors:
-        raise EmatError(f"{path} holds no named tensors; give a file of network weights")
+        raise EmatError(f"{path} has no named tensors; give a file of network weights")
     return tensors
 
 
 def load_safetensors(path: Path) -> dict[str, Tensor]:
-    """The tensors of a safetensors file; EmatError if it is damaged."""
+    """Read the tensors of a safetensors file.
+
+    Raises:
+        EmatError: The file cannot be read, or is damaged.
+    """
     try:
         return load_file(path)
     except (SafetensorError, OSError) as error:
@@ -66,7 +79,11 @@ def load_safetensors(path: Path) -> dict[str, Tensor]:
 
 
 def read_metadata(path: Path) -> dict[str, str]:
-    """The metadata of a safetensors file, without reading its tensors."""
+    """Read the metadata of a safetensors file, without its tensors.
+
+    Raises:
+        EmatError: The file cannot be read, or is damaged.
+    """
     try:
         with safe_open(path, "pt") as file:
             return dict(file.metadata() or {})
@@ -75,24 +92,38 @@ def read_metadata(path: Path) -> dict[str, str]:
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
-    """Write a safetensors file whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # Copies, because safetensors refuses tensors that share memory, as views of one projection do.
+    """Write a safetensors file, whole or not at all.
+
+    Raises:
+        EmatError: The file cannot be written.
+    """
+    # Tensors are copied because safetensors refuses those that share memory, such as views of one projection.
     copies = {
         name: value.detach().cpu().clone(memory_format=torch.contiguous_format) for name, value in tensors.items()
     }
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    os.close(handle)
     try:
-        save_file(copies, temporary, dict(metadata))
-        os.chmod(temporary, 0o644)  # mkstemp's files are for their owner alone
-        os.replace(temporary, path)
-    finally:
-        Path(temporary).unlink(missing_ok=True)
+        with whole_file(path) as unfinished:
+            save_file(copies, unfinished, dict(metadata))
+            _sort_metadata(unfinished)
+            unfinished.chmod(0o644)  # safetensors writes files that only their owner can read
+    except SafetensorError as error:  # for example if the disk is full
+        raise EmatError(f"{path} cannot be written: {error}; choose another folder or make room") from None
+
+
+def _sort_metadata(path: Path) -> None:
+    """Put a file's metadata in order: safetensors writes them in a new order each time, so equal files would differ."""
+    with path.open("r+b") as file:
+        length = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(length))
+        header["__metadata__"] = dict(sorted(header.get("__metadata__", {}).items()))
+        ordered = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+        if len(ordered) <= length:  # as it always is, since the text is the same in another order
+            file.seek(8)
+            file.write(ordered.ljust(length))
 
 
 def digest(tensors: Mapping[str, Tensor]) -> str:
-    """SHA-256 of names, types, shapes and values: equal weights have one digest, whatever file they came in.
+    """Return the SHA-256 of the names, types, shapes and values of tensors, which does not depend on their file.
 
     >>> digest({"a": torch.ones(2), "b": torch.zeros(1)}) == digest({"b": torch.zeros(1), "a": torch.ones(2)})
     True
@@ -105,18 +136,34 @@ def digest(tensors: Mapping[str, Tensor]) -> str:
     return total.hexdigest()
 
 
-def file_sha256(path: Path) -> str:
-    """SHA-256 of a file's bytes, as `sha256sum` prints it."""
-    total = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            total.update(block)
-    return total.hexdigest()
+def shapes_of(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    """Return the shape of every named tensor."""
+    return {name: tuple(value.shape) for name, value in tensors.items()}
+
+
+def misfits(given: Mapping[str, tuple[int, ...]], expected: Mapping[str, tuple[int, ...]]) -> str:
+    """Describe how the `given` shapes of tensors differ from the `expected` ones; empty if they are equal.
+
+    Everything that loads weights uses this text in its errors.
+
+    >>> misfits({"a": (3,), "c": (1,)}, {"a": (4,), "b": (2,)})
+    'missing b; unknown c; a is (3,) instead of (4,)'
+    """
+    missing = [name for name in expected if name not in given]
+    unknown = [name for name in given if name not in expected]
+    reshaped = [f"{n} is {given[n]} instead of {s}" for n, s in expected.items() if n in given and given[n] != s]
+    parts = [("missing ", missing), ("unknown ", unknown), ("", reshaped)]
+    return "; ".join(word + _first_few(names) for word, names in parts if names)
+
+
+def _first_few(names: list[str], shown: int = 3) -> str:
+    rest = f" and {len(names) - shown} more" if len(names) > shown else ""
+    return ", ".join(names[:shown]) + rest
 
 
 def _load_pickled(path: Path) -> dict[str, Tensor]:
     try:
-        # An open file, because torch.load would judge a path by its suffix.
+        # The file is opened here because torch.load would choose the format by the suffix of a path.
         with torch.serialization.safe_globals(_stand_ins(path)), path.open("rb") as file:
             content = torch.load(file, map_location="cpu", weights_only=True)
     except (
@@ -129,18 +176,16 @@ def _load_pickled(path: Path) -> dict[str, Tensor]:
         AttributeError,
     ) as error:
         reason = str(error).strip().split("\n")[0][:120]
-        raise EmatError(
-            f"{path} is not a file of tensors that can be read safely, or it is damaged ({reason})"
-        ) from error
+        raise EmatError(f"{path} is damaged, or is not a file of tensors that can be read safely ({reason})") from error
     return _named_tensors(content)
 
 
 def _stand_ins(path: Path) -> list[Any]:
-    """An inert stand-in for everything the file names that PyTorch does not itself hold safe."""
+    """Return replacements for all classes and functions in the file that PyTorch does not consider safe."""
     if not zipfile.is_zipfile(path):
-        return []  # the format before PyTorch 1.6; its plain weights need none
+        return []  # the format before PyTorch 1.6, which needs none for plain weights
     foreign = torch.serialization.get_unsafe_globals_in_checkpoint(path)
-    # NumPy's scalars and types get tuples as state, which no mapping takes.
+    # NumPy's scalars and types have tuples as state, which a mapping does not accept.
     return [(_Inert if name.startswith("numpy.") else _InertMapping, name) for name in foreign]
 
 

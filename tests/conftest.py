@@ -1,7 +1,12 @@
-"""What several test files need: the folder of golden tensors and real images; absent, its tests skip with a reason."""
+"""Fixtures for several test packages: the published fold lists, and the folder of data that is not in the project."""
 
+import json
+import lzma
 import os
+import pickle
+from itertools import chain, repeat
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -14,11 +19,58 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # one process a core already: threads w
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 SHARED = Path(os.environ.get("EMAT_SHARED", Path(__file__).parents[2] / "shared"))
+PACKED_LISTS = Path(__file__).parent / "data" / "fold_lists.json.xz"
+SIZE_SPLITS = {"0-5": (0,), "5-10": (1,), "10-15": (2,), "0-15": (0, 1, 2)}
+NO_DATA = "for want of data"
 
 
 @pytest.fixture(scope="session")
 def shared() -> Path:
-    """The folder with parity data and real images; the test is skipped where it is absent."""
+    """The folder with golden tensors and real photos; the test is skipped where it is absent."""
     if not (SHARED / "parity").is_dir():
-        pytest.skip(f"no shared data at {SHARED}; set EMAT_SHARED to the folder that holds parity/ and data/")
+        pytest.skip(f"{NO_DATA}: {SHARED} is not there; set EMAT_SHARED to the folder that holds parity/ and data/")
     return SHARED
+
+
+@pytest.fixture(scope="session")
+def fold_lists(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with all 45 published fold lists, in the layout and the file formats in which they are published."""
+    folder = tmp_path_factory.mktemp("published") / "splits"
+    for packed in json.loads(lzma.decompress(PACKED_LISTS.read_bytes())):
+        names = [packed["prefix"] + name + packed["suffix"] for name in packed["names"].split(" ")]
+        entries = list(zip(names, _values(packed["classes"]), strict=True))
+        root = folder / packed["dataset"]
+        if packed["split"] == "train":
+            _write_list(root / "trn", packed, entries)
+            continue
+        _write_list(root / "val", packed, entries)
+        sizes = list(_values(packed["sizes"]))  # of every entry, as an index of the size splits; -1 for larger objects
+        for split, indices in SIZE_SPLITS.items():
+            kept = [entry for entry, size in zip(entries, sizes, strict=True) if size in indices]
+            _write_list(root / "custom" / split, packed, kept)
+    return folder
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Say how many tests were skipped because the data they need is not in the project."""
+    skipped = [report for report in terminalreporter.stats.get("skipped", []) if NO_DATA in str(report.longrepr)]
+    if skipped:
+        tests = "1 test was" if len(skipped) == 1 else f"{len(skipped)} tests were"
+        terminalreporter.write_line(f"{tests} skipped {NO_DATA} (see CONTRIBUTING.md, Test data)")
+
+
+def _values(runs: list[list[int]]) -> chain[int]:
+    """The values of a run-length coded list: [[5, 2], [7, 1]] gives 5, 5, 7."""
+    return chain.from_iterable(repeat(value, times) for value, times in runs)
+
+
+def _write_list(folder: Path, packed: dict[str, Any], entries: list[tuple[str, int]]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    if packed["dataset"] == "pascal":
+        text = "".join(f"{name}__{class_id:02}\n" for name, class_id in entries)
+        (folder / f"fold{packed['fold']}.txt").write_text(text)
+        return
+    names_of_class: dict[int, list[str]] = {}
+    for name, class_id in entries:
+        names_of_class.setdefault(class_id - 1, []).append(name)  # COCO's files count classes from 0
+    (folder / f"fold{packed['fold']}.pkl").write_bytes(pickle.dumps(names_of_class))

@@ -1,8 +1,14 @@
+"""The device is chosen, precision and memory are known, and workers share the cores."""
+
+import threading
+
 import pytest
 import torch
 
-from emat.device import autocast, available_devices, choose_device, main_memory
+from emat.device import Workers, all_cores, autocast, available_devices, choose_device, main_memory
 from emat.errors import EmatError
+
+CPU = torch.device("cpu")
 
 
 def test_the_processor_is_always_there_and_last() -> None:
@@ -16,7 +22,7 @@ def test_the_best_device_is_chosen_unless_one_is_named() -> None:
 
 @pytest.mark.parametrize("name", ["gpu", "cuda:99", "tpu0"])
 def test_a_device_that_is_not_there_is_answered_with_those_that_are(name: str) -> None:
-    with pytest.raises(EmatError, match=f"device '{name}'.*here: .*cpu, or auto"):
+    with pytest.raises(EmatError, match=f"device '{name}'.*this machine has .*cpu, or auto"):
         choose_device(name)
 
 
@@ -30,12 +36,50 @@ def test_autocast_computes_in_the_type_asked_for() -> None:
 
 
 def test_a_type_no_device_computes_in_is_refused() -> None:
-    with pytest.raises(EmatError, match="cpu does not compute in int8; use float32"):
+    with pytest.raises(EmatError, match="cpu does not support int8; use float32"):
         autocast(choose_device("cpu"), torch.int8)
 
 
 def test_memory_is_read_where_the_system_tells() -> None:
     memory = main_memory()
-    assert memory.total is not None
     assert memory.total > 2**28
-    assert memory.available is None or 0 < memory.available <= memory.total
+    assert 0 < memory.available <= memory.total
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_results_come_in_order_and_without_gradients(count: int) -> None:
+    with all_cores(CPU, count) as workers:
+        found = list(workers.map(lambda item: (item * item, torch.is_grad_enabled()), range(20)))
+    assert found == [(item * item, False) for item in range(20)]
+
+
+def test_workers_are_threads_of_their_own_with_a_share_of_the_cores() -> None:
+    before = torch.get_num_threads()
+    gate = threading.Barrier(3, timeout=60)
+
+    def look(_: int) -> tuple[int, int]:
+        gate.wait()  # nobody goes on before all are here
+        return threading.get_ident(), torch.get_num_threads()
+
+    with all_cores(CPU, 3) as workers:
+        seen = list(workers.map(look, range(3)))
+    assert len({ident for ident, _ in seen}) == 3
+    assert {threads for _, threads in seen} == {max(1, before // 3)}
+    assert torch.get_num_threads() == before
+
+
+def test_a_failure_is_passed_on_and_the_threads_restored() -> None:
+    before = torch.get_num_threads()
+
+    def fail(item: int) -> int:
+        raise ValueError(item)
+
+    with pytest.raises(ValueError, match="0"), all_cores(CPU, 2) as workers:
+        list(workers.map(fail, range(4)))
+    assert torch.get_num_threads() == before
+
+
+def test_alone_it_works_in_place() -> None:
+    assert list(Workers().map(lambda _: threading.current_thread(), [0])) == [threading.current_thread()]
+    with all_cores(torch.device("meta"), 4) as workers:
+        assert list(workers.map(lambda _: threading.current_thread(), [0])) == [threading.current_thread()]

@@ -24,6 +24,7 @@ from emat.images import (
     read_photo,
     resize_mask,
     resize_photo,
+    same_scale,
     to_pixels,
     write_indexed_png,
 )
@@ -324,3 +325,19 @@ def test_a_label_map_that_does_not_fit_a_png_is_not_written(tmp_path: Path) -> N
     with pytest.raises(EmatError, match="from 300 to 300"):
         write_indexed_png(tmp_path / "x.png", np.full((2, 2), 300, np.uint16))
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("size", "other", "same"),
+    [
+        ((366, 500), (220, 300), True),
+        ((220, 300), (366, 500), True),
+        ((333, 500), (199, 300), True),
+        ((333, 500), (200, 300), True),
+        ((333, 500), (202, 300), False),
+        ((500, 366), (220, 300), False),
+        ((500, 500), (300, 300), True),
+    ],
+)
+def test_a_common_scale_leaves_a_pixel_for_rounding(size: tuple[int, int], other: tuple[int, int], same: bool) -> None:
+    assert same_scale(size, other) == same

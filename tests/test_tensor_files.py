@@ -2,6 +2,7 @@ import argparse
 import contextlib
 import os
 import pathlib
+import sys
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any
@@ -127,3 +128,9 @@ def test_the_digest_depends_on_names_types_shapes_and_values_only() -> None:
     assert digest({"a": torch.ones(3, 2).T}) == same
     others = [{"b": torch.ones(2, 3)}, {"a": torch.ones(6)}, {"a": torch.ones(2, 3).double()}, {"a": torch.zeros(2, 3)}]
     assert same not in [digest(other) for other in others]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such permissions")
+def test_a_written_file_can_be_read_by_other_users(tmp_path: Path) -> None:
+    write_tensors(tmp_path / "head.safetensors", {"a": torch.ones(1)}, {})
+    assert (tmp_path / "head.safetensors").stat().st_mode & 0o777 == 0o644

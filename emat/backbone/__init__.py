@@ -1,8 +1,7 @@
 """Backbones: pixels in, tokens out; by name from the registry, with weights from a chain of sources."""
 
-from emat.backbone.build import build_backbone
-from emat.backbone.frozen import Backbone
-from emat.backbone.registry import BackboneSpec
+from emat.backbone.base import Backbone
+from emat.backbone.registry import BackboneSpec, build_backbone
 from emat.backbone.tokens import Tokens
 from emat.backbone.vit import ViT
 

@@ -1,4 +1,4 @@
-"""One file over HTTP(S): resumed after a break, checked for size and checksum, its progress shown."""
+"""Downloads over HTTP(S): resumed after a break, checked for size and checksum, with progress."""
 
 import http.client
 import os
@@ -14,7 +14,7 @@ from typing import IO, Any
 
 from emat import __version__
 from emat.errors import EmatError
-from emat.tensor_files import file_sha256
+from emat.files import file_sha256
 
 HUB = "https://huggingface.co"
 TIMEOUT = 10.0  # seconds without a byte
@@ -25,17 +25,24 @@ Progress = Callable[[int, int | None], None]  # bytes so far, bytes in all where
 
 
 def offline() -> bool:
-    """Whether the user forbade the network."""
+    """Whether the user turned the network off, by EMAT_OFFLINE or HF_HUB_OFFLINE."""
     return any(
         os.environ.get(name, "0").lower() not in ("", "0", "false", "no") for name in ("EMAT_OFFLINE", "HF_HUB_OFFLINE")
     )
 
 
 def download(url: str, target: Path) -> None:
-    """Bring `url` to `target`, going on from `target`.part if an earlier attempt broke off.
+    """Download a file, resuming an earlier attempt that broke off.
 
-    The bytes are checked against the length, and the checksum where the Hugging Face hub announces one or the file's
-    name carries its first digits.
+    The length is checked, and also the checksum if the Hugging Face hub announces it or the file's name contains its
+    first digits.
+
+    Args:
+        url: What to download.
+        target: Where to put it; until it is complete, it is called `target`.part.
+
+    Raises:
+        EmatError: If the user turned the network off, the server does not answer, or the checksum is wrong.
     """
     if offline():
         raise EmatError(f"not fetching {url}: EMAT_OFFLINE or HF_HUB_OFFLINE is set")
@@ -53,7 +60,7 @@ def download(url: str, target: Path) -> None:
 
 
 def _until_complete(url: str, part: Path, progress: Progress) -> str | None:
-    """Ask for what is missing as long as that brings more; gives the SHA-256 the hub announced."""
+    """Repeat requests as long as they bring more bytes; return the SHA-256 that the hub announced."""
     failures, size = 0, -1
     while True:
         try:
@@ -74,7 +81,7 @@ def _until_complete(url: str, part: Path, progress: Progress) -> str | None:
 
 
 def _transfer(url: str, part: Path, progress: Progress) -> str | None:
-    """One request: append to `part` what it lacks, or start it anew if the server's file is another one."""
+    """Send one request: append what `part` lacks, or start anew if the server's file has changed."""
     request = urllib.request.Request(url, headers={"User-Agent": f"emat/{__version__}"})
     etag = _etag_file(part)
     if part.exists() and part.stat().st_size and etag.exists():
@@ -98,14 +105,14 @@ def _transfer(url: str, part: Path, progress: Progress) -> str | None:
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Notes the checksum that the hub announces in the answer that redirects to its file store."""
+    """Remembers the checksum that the hub announces when it redirects to its file store."""
 
     sha256: str | None = None
 
     def redirect_request(
         self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: Message, newurl: str
     ) -> Any:
-        """Follow as usual."""
+        """Follow the redirection as usual."""
         tag = str(headers.get("X-Linked-ETag", "")).strip('"')
         if len(tag) == 64:
             self.sha256 = tag
@@ -113,7 +120,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
 
 
 def _digits_in(url: str) -> str | None:
-    """The first digits of the SHA-256 that PyTorch's own files have in their names.
+    """Return the first digits of the SHA-256 that PyTorch puts into the names of its files.
 
     >>> _digits_in("https://download.pytorch.org/models/resnet50-0676ba61.pth")
     '0676ba61'

@@ -1,6 +1,6 @@
-"""EfficientNet-Lite2: a small convolutional network whose ImageNet weights install with pip."""
+"""EfficientNet-Lite2: a small convolutional network whose ImageNet weights are installed with emat."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -8,19 +8,20 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from emat.backbone.frozen import Backbone
+from emat.backbone.base import Backbone
 from emat.backbone.tokens import Grid, Tokens, tokens_from_maps
 from emat.errors import EmatError
 
 BATCH_NORM_EPS = 1e-3
 STEM_FEATURES = 32
+STEM_STRIDE = 2
 HEAD_FEATURES = 1280
 CLASSES = 1000  # of ImageNet
 
 
 @dataclass(frozen=True)
-class Stage:
-    """Blocks of one width; the first of them has the stride."""
+class EfficientNetStage:
+    """Blocks of the same width; the first one has the stride."""
 
     features: int
     repeats: int
@@ -30,16 +31,17 @@ class Stage:
     groups: int = 0  # channels that each of its blocks gives as tokens
 
 
-# Groups are about 60 features wide. Earlier blocks see edges and textures, not classes: they give none.
+# Groups are about 60 features wide. Earlier blocks respond to edges and textures rather than classes and give none.
 STAGES = (
-    Stage(16, repeats=1, kernel=3, stride=1, expansion=1),
-    Stage(24, repeats=3, kernel=3, stride=2),
-    Stage(48, repeats=3, kernel=5, stride=2),
-    Stage(88, repeats=4, kernel=3, stride=2, groups=2),
-    Stage(120, repeats=4, kernel=5, stride=1, groups=2),
-    Stage(208, repeats=5, kernel=5, stride=2, groups=4),
-    Stage(352, repeats=1, kernel=3, stride=1, groups=6),
+    EfficientNetStage(16, repeats=1, kernel=3, stride=1, expansion=1),
+    EfficientNetStage(24, repeats=3, kernel=3, stride=2),
+    EfficientNetStage(48, repeats=3, kernel=5, stride=2),
+    EfficientNetStage(88, repeats=4, kernel=3, stride=2, groups=2),
+    EfficientNetStage(120, repeats=4, kernel=5, stride=1, groups=2),
+    EfficientNetStage(208, repeats=5, kernel=5, stride=2, groups=4),
+    EfficientNetStage(352, repeats=1, kernel=3, stride=1, groups=6),
 )
+DENSE_BLOCKS = (0, 3, 6, 10, 14, 18, 20)  # one of each stage, whose maps tell single pixels apart
 TOKEN_STRIDE = 16  # of the finest stage that gives tokens; coarser maps are resized to its grid
 
 
@@ -54,23 +56,28 @@ class EfficientNetLite2(Backbone):
         super().__init__()
         self.channels = sum(stage.groups * stage.repeats for stage in STAGES)
         self.width = max(-(-stage.features // stage.groups) for stage in STAGES if stage.groups)
-        self._conv_stem = SameConv2d(3, STEM_FEATURES, kernel=3, stride=2)
+        self._conv_stem = SameConv2d(3, STEM_FEATURES, kernel=3, stride=STEM_STRIDE)
         self._bn0 = nn.BatchNorm2d(STEM_FEATURES, eps=BATCH_NORM_EPS)
         self._blocks = nn.ModuleList()
         self.groups: list[int] = []  # of each block
-        features = STEM_FEATURES
+        self._features: list[int] = []
+        self._strides: list[int] = []  # pixels of the photo that one position of the block's map stands for
+        features, total = STEM_FEATURES, STEM_STRIDE
         for stage in STAGES:
             for repeat in range(stage.repeats):
-                self._blocks.append(InvertedBottleneck(features, stage, stride=1 if repeat else stage.stride))
+                stride = 1 if repeat else stage.stride
+                self._blocks.append(InvertedBottleneck(features, stage, stride))
+                features, total = stage.features, total * stride
                 self.groups.append(stage.groups)
-                features = stage.features
+                self._features.append(features)
+                self._strides.append(total)
         self._conv_head = nn.Conv2d(features, HEAD_FEATURES, 1, bias=False)
         self._bn1 = nn.BatchNorm2d(HEAD_FEATURES, eps=BATCH_NORM_EPS)
         self._fc = nn.Linear(HEAD_FEATURES, CLASSES)
         self.freeze()
 
     def load_public(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take weights under their public names, once: batch-norms then dissolve into the convolutions."""
+        """Load weights under their public names, once; batch norms are then folded into the convolutions."""
         if not isinstance(self._bn0, nn.BatchNorm2d):
             raise EmatError("this EfficientNet-Lite2 has its weights already; build another one for other weights")
         super().load_public(tensors)
@@ -82,28 +89,58 @@ class EfficientNetLite2(Backbone):
         self.freeze()
 
     def grid(self, height: int, width: int) -> Grid:
-        """Rows and columns of the stride-16 maps; any size will do."""
+        """Return rows and columns of the maps of stride 16; every size is accepted."""
         if not height or not width:
             raise EmatError(f"an image of {height} x {width} pixels has nothing in it")
         return -(-height // TOKEN_STRIDE), -(-width // TOKEN_STRIDE)
 
     def encode(self, pixels: Tensor) -> Tokens:
-        """Tokens (B, 42, 1 + T, 60)."""
-        maps, groups = [], []
-        for output, count in zip(self._outputs(pixels), self.groups, strict=True):
-            if count:
-                maps.append(output)
-                groups.append(count)
-        return tokens_from_maps(maps, groups, self.grid(pixels.shape[2], pixels.shape[3]))
+        """Compute the tokens (B, 42, 1 + T, 60)."""
+        return self.tokens_from(self.encode_maps(pixels), (pixels.shape[2], pixels.shape[3]))
+
+    def encode_maps(self, pixels: Tensor) -> tuple[Tensor, ...]:
+        """Compute what tokens are made from: maps (B, 832, h, w) of stride 16 and (B, 1392, h / 2, w / 2) of stride 32.
+
+        Tokens repeat the coarser maps on the finer grid and pad narrow channels with zeros: they take twice the memory.
+        """
+        outputs = self._outputs(pixels)
+        return tuple(torch.cat([outputs[index] for index in blocks], dim=1) for blocks in self._token_blocks())
+
+    def tokens_from(self, maps: Sequence[Tensor], size: tuple[int, int]) -> Tokens:
+        """Make the tokens (B, 42, 1 + T, 60) from these maps."""
+        split: list[Tensor] = []
+        groups: list[int] = []
+        for joined, blocks in zip(maps, self._token_blocks(), strict=True):
+            split += joined.split([self._features[index] for index in blocks], dim=1)
+            groups += [self.groups[index] for index in blocks]
+        return tokens_from_maps(split, groups, self.grid(*size))
+
+    def mirror(self, maps: Sequence[Tensor], size: tuple[int, int]) -> tuple[Tensor, ...]:
+        """Mirror maps from left to right."""
+        return tuple(each.flip(3) for each in maps)
+
+    def _token_blocks(self) -> list[list[int]]:
+        """The indices of the blocks that give tokens, those of one stride together."""
+        by_stride: dict[int, list[int]] = {}
+        for index, (stride, groups) in enumerate(zip(self._strides, self.groups, strict=True)):
+            if groups:
+                by_stride.setdefault(stride, []).append(index)
+        return list(by_stride.values())
+
+    @torch.no_grad()
+    def dense_maps(self, pixels: Tensor) -> list[Tensor]:
+        """The map after one block of each stage, from half the photo's resolution to a thirty-second."""
+        outputs = self._outputs(pixels)
+        return [outputs[block] for block in DENSE_BLOCKS]
 
     def classify(self, pixels: Tensor) -> Tensor:
-        """ImageNet logits (B, 1000): what the weights were trained for, so a check of their use."""
+        """Compute ImageNet logits (B, 1000), which tests use to check the weights."""
         x = F.relu6(self._bn1(self._conv_head(self._outputs(pixels)[-1])), inplace=True)
         logits: Tensor = self._fc(x.mean(dim=(2, 3)))
         return logits
 
     def _outputs(self, pixels: Tensor) -> list[Tensor]:
-        """The map (B, features, h, w) after each block."""
+        """Compute the map (B, features, h, w) after each block."""
         x = F.relu6(self._bn0(self._conv_stem(pixels)), inplace=True)
         outputs = []
         for block in self._blocks:
@@ -113,9 +150,9 @@ class EfficientNetLite2(Backbone):
 
 
 class InvertedBottleneck(nn.Module):
-    """Expand by 1 x 1, filter each feature alone, project by 1 x 1; added to the input where shapes allow."""
+    """A 1 x 1, a depthwise and another 1 x 1 convolution, added to the input where the shapes are equal."""
 
-    def __init__(self, features: int, stage: Stage, stride: int) -> None:
+    def __init__(self, features: int, stage: EfficientNetStage, stride: int) -> None:
         super().__init__()
         inner = features * stage.expansion
         self.skips = stride == 1 and features == stage.features
@@ -129,7 +166,7 @@ class InvertedBottleneck(nn.Module):
         self._bn2 = nn.BatchNorm2d(stage.features, eps=BATCH_NORM_EPS)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, features, h, w) in, (B, stage features, h / stride, w / stride) out."""
+        """Map (B, features, h, w) to (B, stage features, h / stride, w / stride)."""
         inner = F.relu6(self._bn0(self._expand_conv(x)), inplace=True) if self.expands else x
         inner = F.relu6(self._bn1(self._depthwise_conv(inner)), inplace=True)
         out: Tensor = self._bn2(self._project_conv(inner))
@@ -137,13 +174,13 @@ class InvertedBottleneck(nn.Module):
 
 
 class SameConv2d(nn.Conv2d):
-    """A convolution padded as TensorFlow does: ceil(size / stride) out, odd pixel at the right and bottom."""
+    """A convolution padded as in TensorFlow, which puts an odd pixel of padding at the right and bottom."""
 
     def __init__(self, features: int, out: int, kernel: int, stride: int, groups: int = 1) -> None:
         super().__init__(features, out, kernel, stride, groups=groups, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, features, h, w) in, (B, out, ceil(h / stride), ceil(w / stride)) out."""
+        """Map (B, features, h, w) to (B, out, ceil(h / stride), ceil(w / stride))."""
         kernel, stride = self.kernel_size[0], self.stride[0]
         if stride == 1:
             return F.conv2d(x, self.weight, self.bias, padding=kernel // 2, groups=self.groups)
@@ -153,7 +190,7 @@ class SameConv2d(nn.Conv2d):
 
 
 def _fold(module: nn.Module, *pairs: tuple[str, str]) -> None:
-    """Make one convolution of each (convolution, batch-norm) of `module`, by name, that it has."""
+    """Fold every named (convolution, batch norm) pair that `module` has into one convolution."""
     for convolution, norm in pairs:
         if hasattr(module, convolution):
             setattr(module, convolution, fuse_conv_bn_eval(getattr(module, convolution), getattr(module, norm)))

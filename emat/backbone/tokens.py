@@ -1,4 +1,4 @@
-"""Tokens: the one currency between backbones and methods, and the functions that make it.
+"""Tokens, which backbones give and methods take, and the functions that make them.
 
 Tokens are a plain tensor laid out (B, C, 1 + T, d): for each of C correlation channels a class token first,
 then the T = h * w patch tokens of an h x w grid in row-major order, each a vector of width d to be compared
@@ -24,7 +24,7 @@ Grid: TypeAlias = tuple[int, int]  # (h, w), T = h * w
 
 
 def tokens_from_blocks(outputs: Tensor, heads: int) -> Tokens:
-    """A ViT's block outputs (B, depth, 1 + T, width) as one channel per head and block.
+    """Turn a ViT's block outputs (B, depth, 1 + T, width) into one channel per attention head and block.
 
     >>> tokens_from_blocks(torch.zeros(2, 12, 101, 384), heads=6).shape
     torch.Size([2, 72, 101, 64])
@@ -35,7 +35,7 @@ def tokens_from_blocks(outputs: Tensor, heads: int) -> Tokens:
 
 
 def tokens_from_maps(maps: Sequence[Tensor], groups: Sequence[int], grid: Grid) -> Tokens:
-    """A CNN's maps, each (B, features, h, w), as `groups[i]` channels of map i on one `grid`.
+    """Turn a CNN's maps, each (B, features, h, w), into `groups[i]` channels of map i on one `grid`.
 
     Groups are as equal as the number of features allows (352 in 6: 59, 59, 59, 59, 58, 58).
 
@@ -48,7 +48,7 @@ def tokens_from_maps(maps: Sequence[Tensor], groups: Sequence[int], grid: Grid) 
 
 
 def stack_tokens(tokens: Sequence[Tokens], grids: Sequence[Grid], grid: Grid) -> Tokens:
-    """Several backbones' tokens of the same images as one: channels concatenated, on one grid and width.
+    """Join the tokens that several backbones give for the same photos: channels concatenated, on one grid and width.
 
     >>> stack_tokens([torch.ones(1, 2, 5, 4), torch.ones(1, 3, 2, 6)], [(2, 2), (1, 1)], grid=(2, 2)).shape
     torch.Size([1, 5, 5, 6])
@@ -58,7 +58,7 @@ def stack_tokens(tokens: Sequence[Tokens], grids: Sequence[Grid], grid: Grid) ->
 
 
 def _split(features: Tensor, count: int, grid: Grid) -> list[Tensor]:
-    """One map (B, features, h, w) as `count` channels (B, 1 + T, features / count)."""
+    """Split one map (B, features, h, w) into `count` channels (B, 1 + T, features / count)."""
     patches = _resize(features, grid).flatten(2).transpose(1, 2)  # (B, T, features)
     class_token = features.mean(dim=(2, 3))[:, None]  # of the map as it was, before any resizing
     return list(torch.cat([class_token, patches], dim=1).tensor_split(count, dim=2))

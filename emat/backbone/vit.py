@@ -4,11 +4,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from emat.backbone.frozen import Backbone
+from emat.backbone.base import Backbone
 from emat.backbone.tokens import Grid, Tokens, tokens_from_blocks
 from emat.errors import EmatError
 
 LAYER_NORM_EPS = 1e-6
+DENSE_BLOCKS = 4  # evenly spaced blocks, the last among them, whose maps tell single pixels apart
 
 # DINO and DINOv2 resize position embeddings by the scale factor (n + 0.1) / pos_grid, not by target size; the
 # sampled positions, and so every feature, depend on it.
@@ -16,11 +17,17 @@ SCALE_OFFSET = 0.1
 
 
 class ViT(Backbone):
-    """A ViT that gives one channel per head and block, each block's output through the final LayerNorm.
+    """A ViT that gives one channel per attention head and block; every block's output passes the final LayerNorm.
 
-    `pos_grid` is the side of the grid of position embeddings. `registers` are extra tokens after the class
-    token, dropped from the output; networks that have them resize position embeddings to the target size
-    with antialias.
+    Args:
+        width: Features of a token.
+        depth: Number of blocks.
+        heads: Number of attention heads.
+        patch: Side of a patch in pixels.
+        pos_grid: Side of the grid of position embeddings.
+        layer_scale: Whether blocks have trained factors, as in DINOv2.
+        registers: Number of extra tokens after the class token, which are left out of the output. Networks with
+            registers resize position embeddings to the target size with antialias.
 
     >>> ViT(width=96, depth=3, heads=6, patch=14, pos_grid=37)(torch.zeros(1, 3, 28, 42)).shape
     torch.Size([1, 18, 7, 16])
@@ -49,7 +56,7 @@ class ViT(Backbone):
         self.freeze()
 
     def grid(self, height: int, width: int) -> Grid:
-        """Rows and columns of patches; both sides must be multiples of the patch."""
+        """Return rows and columns of patches; EmatError if a side is not a multiple of the patch."""
         if height % self.patch or width % self.patch or not height or not width:
             raise EmatError(
                 f"an image of {height} x {width} pixels does not divide into patches of {self.patch}; "
@@ -57,8 +64,16 @@ class ViT(Backbone):
             )
         return height // self.patch, width // self.patch
 
+    def dense_maps(self, pixels: Tensor) -> list[Tensor]:
+        """Compute the outputs of a few blocks as maps, each (B, heads * width, h, w)."""
+        rows, columns = self.grid(pixels.shape[2], pixels.shape[3])
+        tokens = self(pixels)[:, :, 1:].unflatten(1, (self.heads, -1))  # (B, heads, depth, T, d)
+        depth = tokens.shape[2]
+        blocks = sorted({depth - 1 - number * depth // DENSE_BLOCKS for number in range(min(DENSE_BLOCKS, depth))})
+        return [tokens[:, :, block].transpose(2, 3).flatten(1, 2).unflatten(2, (rows, columns)) for block in blocks]
+
     def encode(self, pixels: Tensor) -> Tokens:
-        """Tokens (B, heads * depth, 1 + T, width / heads)."""
+        """Compute the tokens (B, heads * depth, 1 + T, width / heads)."""
         x = self.patch_embed["proj"](pixels)  # (B, width, h, w)
         grid = (x.shape[2], x.shape[3])
         x = torch.cat([self.cls_token.expand(len(x), -1, -1), x.flatten(2).transpose(1, 2)], dim=1)
@@ -77,7 +92,7 @@ class ViT(Backbone):
         return torch.cat([x[:, :1], x[:, 1 + self.register_tokens.shape[1] :]], dim=1)
 
     def _positions(self, grid: Grid) -> Tensor:
-        """Position embeddings (1, 1 + T, width) for a grid of patches."""
+        """Resize the position embeddings to a grid of patches: (1, 1 + T, width)."""
         side = self.pos_grid
         if grid == (side, side):
             return self.pos_embed
@@ -92,25 +107,25 @@ class ViT(Backbone):
 
 
 class Block(nn.Module):
-    """Attention, then a feed-forward of four times the width, each on normalised input and added to it."""
+    """Self-attention, then a feed-forward network; each normalises its input and is added to it."""
 
     def __init__(self, width: int, heads: int, layer_scale: bool) -> None:
         super().__init__()
         self.norm1 = nn.LayerNorm(width, eps=LAYER_NORM_EPS)
-        self.attn = Attention(width, heads)
+        self.attn = SelfAttention(width, heads)
         self.ls1 = LayerScale(width) if layer_scale else nn.Identity()
         self.norm2 = nn.LayerNorm(width, eps=LAYER_NORM_EPS)
-        self.mlp = FeedForward(width)
+        self.mlp = TokenFeedForward(width)
         self.ls2 = LayerScale(width) if layer_scale else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, N, width) in and out."""
+        """Map (B, N, width) to (B, N, width)."""
         x = x + self.ls1(self.attn(self.norm1(x)))
         out: Tensor = x + self.ls2(self.mlp(self.norm2(x)))
         return out
 
 
-class Attention(nn.Module):
+class SelfAttention(nn.Module):
     """Self-attention of all tokens."""
 
     def __init__(self, width: int, heads: int) -> None:
@@ -120,7 +135,7 @@ class Attention(nn.Module):
         self.proj = nn.Linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, N, width) in and out."""
+        """Map (B, N, width) to (B, N, width)."""
         batch, count, width = x.shape
         qkv = self.qkv(x).view(batch, count, 3, self.heads, width // self.heads)
         query, key, value = qkv.permute(2, 0, 3, 1, 4)  # each (B, heads, N, width / heads)
@@ -129,8 +144,8 @@ class Attention(nn.Module):
         return mixed
 
 
-class FeedForward(nn.Module):
-    """Linear, GELU, linear."""
+class TokenFeedForward(nn.Module):
+    """Two linear layers with a GELU between them; the inner width is four times the outer one."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -138,18 +153,18 @@ class FeedForward(nn.Module):
         self.fc2 = nn.Linear(4 * width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, N, width) in and out."""
+        """Map (B, N, width) to (B, N, width)."""
         out: Tensor = self.fc2(F.gelu(self.fc1(x)))
         return out
 
 
 class LayerScale(nn.Module):
-    """A learnt factor per feature."""
+    """A trained factor for each feature."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.gamma = nn.Parameter(torch.ones(width))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, N, width) in and out."""
+        """Map (B, N, width) to (B, N, width)."""
         return x * self.gamma

@@ -1,4 +1,4 @@
-"""`emat convert`: the masks of any data set that is recognised, written in another format, its photos with them."""
+"""`emat convert`: write the masks of a data set, and its photos if asked for, in another format."""
 
 import json
 import shutil
@@ -8,43 +8,39 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from emat.cli.progress import follow
+from emat.cli.options import AsJson, Shapes, Tolerance
 from emat.datasets.dataset import Dataset, PackedPhoto
-from emat.datasets.opening import LAYOUTS, open_dataset
+from emat.datasets.layouts import LAYOUTS, open_dataset
 from emat.errors import EmatError
-from emat.formats.photo_names import inner_name
-from emat.formats.whole_files import whole_file
+from emat.files import inner_name, whole_file
 from emat.formats.writing import WriteOptions, Writer, open_writer
 from emat.images import PHOTO_SUFFIXES
+from emat.progress import follow
 
 FORMATS = ("coco", "labelme", "yolo", "png")
-SKIPPED = 3  # the rest was written, but not everything
+SKIPPED = 3  # exit code if some photos could not be converted
 NO_ARGS_IS_HELP = True
 
 
 def command(
     source: Annotated[Path, typer.Argument(metavar="SRC", help="A folder, a zip, or a COCO JSON file.")],
-    out: Annotated[Path, typer.Option("-o", "--out", metavar="OUT", help="The folder to write.")],
-    to: Annotated[str, typer.Option("--to", help=f"What to write: {', '.join(FORMATS)}.")],
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="OUT", help="The folder to write.")],
+    to: Annotated[str, typer.Option("--to", help=f"The format to write: {', '.join(FORMATS)}.")],
     kind: Annotated[
         str | None,
-        typer.Option("--from", metavar="KIND", help=f"What SRC is, recognised if not given: {', '.join(LAYOUTS)}."),
+        typer.Option("--from", metavar="KIND", help=f"What SRC is: {', '.join(LAYOUTS)}. Default: recognised."),
     ] = None,
     copy_photos: Annotated[
-        bool, typer.Option("--copy-photos", help="Copy the photos to where the format wants them.")
+        bool, typer.Option("--copy-photos", help="Copy the photos to where the format expects them.")
     ] = False,
-    shapes: Annotated[
-        str | None,
-        typer.Option(help="masks (exact) or polygons; coco has masks, labelme and yolo polygons if not given."),
-    ] = None,
-    tolerance: Annotated[
-        float, typer.Option(help="How far polygons may be off, in pixels; 0 keeps every corner of every pixel.")
-    ] = 1.0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    shapes: Shapes = None,
+    tolerance: Tolerance = WriteOptions.tolerance,
+    as_json: AsJson = False,
 ) -> None:
     """Convert annotations between COCO, LabelMe, YOLO-seg and indexed PNG.
 
-    An interrupted run continues where it stopped. What cannot be read is reported and left out; exit code 3 says so.
+    An interrupted run continues when it is started again. A photo that cannot be read is reported and left out, and the
+    exit code is then 3.
 
     Example: emat convert VOCdevkit/VOC2012 -o voc-coco --to coco --copy-photos
     """
@@ -55,7 +51,7 @@ def command(
         raise EmatError(f"{out} is the data set itself; give another folder for the result")
     has_photos = dataset.has_photos
     if copy_photos and not has_photos:
-        raise EmatError(f"{source} holds masks alone, there are no photos to copy; leave --copy-photos out")
+        raise EmatError(f"{source} has masks but no photos to copy; leave out --copy-photos")
     options = WriteOptions(shapes, tolerance)
     console = Console(stderr=True, highlight=False, markup=False)
     photos = skipped = 0
@@ -79,20 +75,20 @@ def command(
 def _convert(
     dataset: Dataset, name: str, photo: Path | PackedPhoto | None, written: str, writer: Writer, copy: bool
 ) -> None:
-    """Write one photo's label map, and the photo itself beside it if it is to be copied."""
+    """Write the label map of one photo, and copy the photo if that is asked for."""
     label_map = dataset.mask(name)
     file = photo if isinstance(photo, Path) else None
     if photo is not None:
         if dataset.image_size(name) != label_map.shape:
-            raise EmatError("its mask has another size than its photo; save the mask at the photo's size")
+            raise EmatError("its mask has another size than its photo; save the mask with the photo's size")
         if copy:
-            file = writer.out / writer.photo_place(written)
+            file = writer.out / writer.photo_path(written)
             _copy(photo, file)
     writer.write(written, label_map, photo_file=file)
 
 
 def _name_to_write(dataset: Dataset, name: str, photo: Path | PackedPhoto | None) -> str:
-    """The photo's path as the result has it: below its folder of photos, with suffix."""
+    """Return the path of the photo below the folder of photos of the result, with its suffix."""
     if dataset.kind == "yolo":  # images/train/a and train/images/a are both train/a
         *folders, stem = name.split("/")
         del folders[len(folders) - 1 - folders[::-1].index("images")]

@@ -1,4 +1,4 @@
-"""`emat data`: is a data set sound, and are these fold lists the published ones."""
+"""`emat data`: check a data set for faults, and compare fold lists with the published ones."""
 
 import json
 from dataclasses import asdict
@@ -11,41 +11,41 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from emat.cli.progress import follow
+from emat.cli.options import AsJson, DatasetKind, FoldChoice, LeastArea, MasksPath
 from emat.datasets.checking import Report, inspect_all, report
-from emat.datasets.circulated_lists import equals_published, published_list
-from emat.datasets.fold_lists import FoldList, write_fold_list
-from emat.datasets.listing import fold_lists_in, lists_from_masks, place_of
-from emat.datasets.opening import LAYOUTS, open_dataset
+from emat.datasets.fold_files import fold_lists_in, list_path, write_fold_list
+from emat.datasets.fold_lists import FoldList, lists_from_masks
+from emat.datasets.layouts import open_dataset
+from emat.datasets.published_lists import equals_published, published_list
 from emat.errors import EmatError
-from emat.formats.coco_json import COCO_CLASSES
-from emat.formats.voc_png import VOC_CLASSES
+from emat.formats.coco import COCO_CLASSES
+from emat.formats.png import VOC_CLASSES
+from emat.progress import follow
+
+EXAMPLE = "Example: emat data check VOCdevkit/VOC2012"
 
 app = typer.Typer()
 
 FAULTS_FOUND = 2
 CLASS_NAMES = {"pascal": VOC_CLASSES, "coco": COCO_CLASSES}
 
-KindOption = Annotated[
-    str | None, typer.Option("--dataset", help=f"Its kind, recognised if not given: {', '.join(LAYOUTS)}.")
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-
 
 @app.command(epilog="Example: emat data check VOCdevkit/VOC2012 --dataset pascal")
 def check(
     root: Annotated[Path, typer.Argument(metavar="DIR", help="A folder, a zip, or a COCO JSON file.")],
-    kind: KindOption = None,
+    masks: MasksPath = None,
+    kind: DatasetKind = None,
     headers_only: Annotated[
-        bool, typer.Option("--headers-only", help="Read sizes of photos without decoding them: faster.")
+        bool,
+        typer.Option("--headers-only", help="Read only the sizes of photos, without decoding them; this is faster."),
     ] = False,
-    as_json: JsonOption = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Count photos, masks and classes; find missing, unreadable and mismatched files; say what to do.
+    """Count photos, masks and classes, find missing, unreadable and mismatched files, and say what to do.
 
-    Exit code 0 when there is nothing to fix, 2 otherwise.
+    The exit code is 0 if there is nothing to fix, and 2 otherwise.
     """
-    dataset = open_dataset(root, kind)
+    dataset = open_dataset(root, kind, masks)
     inspections = inspect_all(dataset, decode=not headers_only)
     outcome = report(dataset, follow(inspections, len(dataset.names), "checked"))
     if as_json:
@@ -56,52 +56,43 @@ def check(
         raise typer.Exit(FAULTS_FOUND)
 
 
-@app.command(epilog="Example: emat data lists --dataset pascal --lists splits/ --write lists/")
+@app.command(epilog="Example: emat data lists --dataset pascal --lists splits/ -o lists/")
 def lists(
     folder: Annotated[
-        Path | None, typer.Option("--lists", metavar="DIR", help="Where the lists are: .txt, .pkl or .list.")
+        Path | None, typer.Option("--lists", metavar="DIR", help="Folder of the lists: .txt, .pkl or .list files.")
     ] = None,
     dataset: Annotated[
         str | None,
-        typer.Option(help="Only the lists of pascal or coco; with --from-masks, the kind of data set."),
+        typer.Option(help="Only the lists of pascal or coco; with --data, the kind of data set."),
     ] = None,
-    masks: Annotated[
-        Path | None,
-        typer.Option("--from-masks", metavar="DATA", help="Make lists from this data set's masks instead."),
+    data: Annotated[Path | None, typer.Option(help="Make lists from the masks of this data set instead.")] = None,
+    min_area: LeastArea = 0.0,
+    folds: FoldChoice = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Folder to write the lists to, as text files.")
     ] = None,
-    min_area: Annotated[
-        float,
-        typer.Option(min=0, max=1, help="With --from-masks: a class must cover more of the photo than this."),
-    ] = 0.0,
-    folds: Annotated[
-        str | None,
-        typer.Option(help="With --from-masks: a number of folds, or a file with a fold's class names on each line."),
-    ] = None,
-    write: Annotated[
-        Path | None, typer.Option(metavar="OUT", help="Write the lists there in emat's plain format.")
-    ] = None,
-    as_json: JsonOption = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Show fold lists with counts per fold and class and SHA-256, and whether they are the published ones."""
-    if (folder is None) == (masks is None):
-        raise EmatError("give either --lists DIR to read fold lists or --from-masks DATA to make them")
+    """Show fold lists with their counts and SHA-256, and whether they are the published ones."""
+    if (folder is None) == (data is None):
+        raise EmatError("give either --lists DIR to read fold lists, or --data DATA to make them from masks")
     if folder is not None:
         found = fold_lists_in(folder, dataset)
         names = {}
     else:
-        assert masks is not None
-        opened = open_dataset(masks, dataset)
+        assert data is not None
+        opened = open_dataset(data, dataset)
         names = {opened.name: opened.classes}
         found = lists_from_masks(opened, folds, min_area, lambda n: follow(n, len(opened.names), "masks read"))
-    for fold_list in found if write is not None else ():
-        assert write is not None
-        write_fold_list(fold_list, write / place_of(fold_list))
+    for fold_list in found if out is not None else ():
+        assert out is not None
+        write_fold_list(fold_list, out / list_path(fold_list))
     if as_json:
         typer.echo(json.dumps([_list_as_json(fold_list) for fold_list in found], indent=2))
         return
     _show_lists(found, {**CLASS_NAMES, **names})
-    if write is not None:
-        Console().print(f"{len(found)} lists written to {write}", highlight=False)
+    if out is not None:
+        Console().print(f"{len(found)} lists written to {out}", highlight=False)
 
 
 def _show_report(outcome: Report, root: Path) -> None:
@@ -145,7 +136,7 @@ def _show_lists(found: list[FoldList], class_names: dict[str, tuple[str, ...]]) 
             fold_list.split,
             str(fold_list.fold),
             f"{len(fold_list.entries):,}",
-            f"{fold_list.images:,}",
+            f"{fold_list.photos:,}",
             fold_list.sha256[:12],
             _verdict(fold_list),
         )
@@ -163,7 +154,7 @@ def _verdict(fold_list: FoldList) -> str:
 
 
 def _class_table(found: list[FoldList], names: tuple[str, ...]) -> Table:
-    """Entries of each class in each split; where several folds hold a class, their counts side by side."""
+    """Return the entries of each class in each split; the counts of several folds are side by side."""
     splits = list(dict.fromkeys(fold_list.split for fold_list in found))
     table = Table("class", "name", box=box.SIMPLE_HEAD, title=f"entries per class, {found[0].dataset}")
     for split in splits:
@@ -183,7 +174,7 @@ def _list_as_json(fold_list: FoldList) -> dict[str, object]:
         "split": fold_list.split,
         "fold": fold_list.fold,
         "entries": len(fold_list.entries),
-        "images": fold_list.images,
+        "images": fold_list.photos,
         "sha256": fold_list.sha256,
         "published": equals_published(fold_list),
         "counts": fold_list.counts,

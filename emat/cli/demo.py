@@ -1,4 +1,4 @@
-"""`emat demo`: the main job in one command, ending with a picture."""
+"""`emat demo`: find the classes of two example photos in three other photos, and draw a picture of it."""
 
 import json
 import time
@@ -11,25 +11,24 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from emat.demo.cards import answer_card, example_card
-from emat.demo.page import write_page
-from emat.demo.photos import demo_photos
-from emat.demo.picture import draw_demo, save_picture
+from emat.cli.options import AsJson, DeviceName, HeadName
 from emat.inference.prediction import Prediction
 from emat.inference.segmenter import Segmenter
+from emat.pictures.demo import answer_card, demo_photos, draw_demo, example_card, save_picture
+from emat.pictures.demo_page import write_page
 
 
 def command(
     out: Annotated[Path, typer.Option("--out", "-o", help="The folder for demo.png and demo.html.")] = Path("."),
-    model: Annotated[str, typer.Option(help="The head: default, a name from `emat weights list`, or a file.")] = (
-        "default"
-    ),
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
-    as_json: Annotated[bool, typer.Option("--json", help="Print the scores as JSON.")] = False,
+    model: HeadName = "default",
+    device: DeviceName = "auto",
+    as_json: AsJson = False,
 ) -> None:
-    """Show one cheetah and one lion, then look for both in three other photos.
+    """Show one cheetah and one lion as examples, and find both in three other photos.
 
-    Writes demo.png and demo.html. Example: emat demo --out demo
+    Writes demo.png and demo.html.
+
+    Example: emat demo --out demo
     """
     photos = demo_photos()
     segmenter = Segmenter.load(model, device=device).fit(photos.examples)
@@ -46,7 +45,9 @@ def command(
         return
     console = Console()
     console.print(_table(predictions, {title: path.name for title, path in photos.questions.items()}))
-    console.print(f"{seconds:.1f} s a photo. Look at {out / 'demo.png'} or open {out / 'demo.html'}.", highlight=False)
+    console.print(
+        f"{seconds:.1f} s per photo. Look at {out / 'demo.png'} or open {out / 'demo.html'}.", highlight=False
+    )
 
 
 def _table(predictions: dict[str, Prediction], files: dict[str, str]) -> Table:

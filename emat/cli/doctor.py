@@ -1,4 +1,4 @@
-"""`emat doctor`: what works on this machine."""
+"""`emat doctor`: report what works on this machine."""
 
 import json
 import os
@@ -7,7 +7,6 @@ import re
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated
 
 import numpy
 import torch
@@ -18,27 +17,29 @@ from rich.markup import escape
 from rich.table import Table
 
 from emat import __version__
-from emat.backbone.inventory import BackboneState, HeadState, backbone_states, heads_here
-from emat.backbone.registry import DEFAULT_BACKBONE
+from emat.backbone.registry import DEFAULT_BACKBONE, backbone_states
+from emat.backbone.weights import BackboneState
+from emat.cli.options import AsJson
 from emat.cli.weights import STYLES
 from emat.device import Device, Memory, available_devices, main_memory
-from emat.home import emat_home
+from emat.files import emat_home
+from emat.methods.trained_head import HeadState, heads_here
 
-LARGEST_CHECKED = 200_000_000  # bytes; larger weights would take seconds to read through
+LARGEST_CHECKED = 200_000_000  # bytes; hashing larger weights would take seconds
 CANNOT_WORK = 2
 
 
 @dataclass(frozen=True)
 class Extra:
-    """An optional part of emat, and which of its packages are not installed."""
+    """An optional part of emat, and those of its packages that are not installed."""
 
     name: str
     missing: tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Report:
-    """Everything the doctor looks at."""
+class MachineReport:
+    """Everything that `emat doctor` looks at."""
 
     versions: dict[str, str]
     platform: str
@@ -54,16 +55,18 @@ class Report:
 
     @property
     def healthy(self) -> bool:
-        """Whether the default backbone can be used, and so emat at all."""
+        """Whether the weights of the default backbone can be used; without them emat does not work."""
         return any(state.usable for state in self.backbones if state.name == self.default_backbone)
 
 
 def command(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show what works on this machine: versions, memory, device, weights, extras.
 
-    Ends with code 2 if the default backbone's weights are missing or damaged. Example: emat doctor --json
+    The exit code is 2 if the weights of the default backbone are missing or damaged.
+
+    Example: emat doctor --json
     """
     report = examine()
     if as_json:
@@ -74,9 +77,9 @@ def command(
         raise typer.Exit(CANNOT_WORK)
 
 
-def examine() -> Report:
+def examine() -> MachineReport:
     """Look at this machine."""
-    return Report(
+    return MachineReport(
         versions={
             "emat": __version__,
             "python": platform.python_version(),
@@ -97,7 +100,7 @@ def examine() -> Report:
 
 
 def extras() -> list[Extra]:
-    """The extras that the installed emat declares, but for the one that is all of them."""
+    """List the extras that the installed emat declares, except `all`."""
     missing: dict[str, list[str]] = {}
     for line in metadata.requires("emat") or ():
         package, extra = re.match(r"[\w.-]+", line), re.search(r"extra == ['\"]([\w-]+)['\"]", line)
@@ -111,7 +114,7 @@ def extras() -> list[Extra]:
     return [Extra(name, tuple(absent)) for name, absent in missing.items()]
 
 
-def _show(report: Report, console: Console) -> None:
+def _show(report: MachineReport, console: Console) -> None:
     console.print(_machine_table(report))
     console.print(_weights_table(report))
     console.print(_extras_table(report.extras))
@@ -124,7 +127,7 @@ def _show(report: Report, console: Console) -> None:
         console.print(f"[red]{report.default_backbone}'s weights cannot be used[/]; run [bold]{advice}[/].")
 
 
-def _machine_table(report: Report) -> Table:
+def _machine_table(report: MachineReport) -> Table:
     table = _table("This machine")
     others = ", ".join(f"{device.name} ({device.description})" for device in report.devices[1:])
     first = report.devices[0]
@@ -137,7 +140,7 @@ def _machine_table(report: Report) -> Table:
     return table
 
 
-def _weights_table(report: Report) -> Table:
+def _weights_table(report: MachineReport) -> Table:
     table = _table("Weights")
     for state in report.backbones:
         where = f"{state.origin} {state.source}" if state.path else f"emat weights fetch {state.name}"
@@ -163,5 +166,5 @@ def _table(title: str) -> Table:
     return table
 
 
-def _size(count: int | None) -> str:
-    return "an unknown amount" if count is None else f"{count / 2**30:.1f} GB"
+def _size(count: int) -> str:
+    return f"{count / 2**30:.1f} GB"

@@ -1,59 +1,188 @@
-"""`emat eval`: how good a method is, in all settings, ways and shots at once."""
+"""`emat eval`: evaluate a head, in all settings, ways and shots at once."""
 
-import inspect
 import json
+import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
-from emat.cli.eval_options import EvalOptions
-from emat.cli.output_place import check_output
-from emat.cli.progress import follow
+from emat.cli.options import AsJson, DataOptions, FeatureFolder, Refine, WorkingSize, refinement, takes
 from emat.datasets.dataset import Dataset
+from emat.distributed import Processes, find_processes
 from emat.errors import EmatError
-from emat.evaluation.contender import Contender, load_contender
-from emat.evaluation.data_state import data_state
 from emat.evaluation.one_pass import default_limits
-from emat.evaluation.processes import Processes, find_processes
-from emat.evaluation.results import read_results, results, summaries_of, write_results
+from emat.evaluation.results import OWN_THRESHOLDS, read_results, results, write_results
 from emat.evaluation.run import Run, evaluate, remove_journals, seconds_spent
-from emat.evaluation.seen_classes import training_of, warning
-from emat.evaluation.summary import Summary
-from emat.method import PAPER_THRESHOLD
-from emat.tasks.frozen import FrozenTasks
+from emat.files import check_output
+from emat.methods.base import PAPER_THRESHOLD, Thresholds
+from emat.methods.learning import LearningMethod
+from emat.methods.trained_head import EvaluatedMethod, load_evaluated, training_of
+from emat.progress import follow
+from emat.reports.terminal import show_results
+from emat.tasks.benchmark import Benchmark
+from emat.tasks.sampling import TaskRequest, TaskVariant
+from emat.tasks.task import Configuration, Setting, read_task_file
 
 NO_ARGS_IS_HELP = True
+ALL = "all"
 FOLD_IN_NAME = "{fold}"
 GIGABYTE = 2**30
+VARIANT = tuple(each.name for each in fields(TaskVariant))
+SAID_BY_TASK_FILE = ("fold", "folds", "way", "shot", "setting", "object_size", "names", "min_area", *VARIANT)
 
 
-def _eval(
+@dataclass(frozen=True)
+class HeadOptions:
+    """What is evaluated."""
+
+    model: Annotated[
+        str | None, "The head: a file or a name from `emat weights list`; {fold} stands for the number of the fold."
+    ] = None
+    method: Annotated[str | None, "A method that needs no training, instead of --model."] = None
+    backbone: Annotated[str | None, "The backbone. Default: the one that the head was trained with."] = None
+    size: WorkingSize = None
+
+
+@dataclass(frozen=True)
+class EvalOptions(TaskVariant, DataOptions, HeadOptions):
+    """The options of `emat eval`. Those that take several values are texts such as "1,2"."""
+
+    object_size: Annotated[
+        str | None, "Only objects of these sizes in percent of the photo: 0-5, or several as in 0-5,5-10."
+    ] = None
+    fold: Annotated[
+        str | None, "The folds: 0, or 0,2, or all. Default: the fold that the head was trained for, or else all."
+    ] = None
+    folds: Annotated[
+        str | None,
+        "all for all folds. Lists made from masks: number of folds, or a file with the class names of one fold on each "
+        "line.",
+    ] = None
+    way: Annotated[str | None, "Number of classes per task: 2, or 1,2,3. Default: 1."] = None
+    shot: Annotated[str | None, "Number of support photos per class: 1, or 1,5. Default: 1."] = None
+    setting: Annotated[
+        str | None, "original (the default), partially-augmented, fully-augmented, several of them, or all."
+    ] = None
+    tasks: Annotated[
+        str | None, "Number of tasks per fold (default: as published, 1000), or a task file of emat tasks freeze."
+    ] = None
+
+    only_seg: Annotated[bool, "Score masks only, not presence."] = False
+    threshold_presence: Annotated[
+        float | None, f"Probability from which a class counts as present. Default: {PAPER_THRESHOLD}, as in the paper."
+    ] = None
+    threshold_mask: Annotated[
+        float | None, f"Probability from which a pixel belongs to a class. Default: {PAPER_THRESHOLD}, as in the paper."
+    ] = None
+    own_thresholds: Annotated[bool, "Use the thresholds in the head's file, which emat tune writes."] = False
+    threshold: Annotated[str | None, typer.Option("--threshold", hidden=True)] = None  # 0.5, or 0.4,0.3, or own
+
+    learn: Annotated[
+        bool, typer.Option("--learn/--no-learn", help="Also train a pixel classifier on the supports of each task.")
+    ] = False
+    refine: Refine = "none"
+    cache: FeatureFolder = None
+    cache_memory: Annotated[
+        float | None,
+        typer.Option(min=0, help="Gigabytes of features to keep in each process. Default: a quarter of the memory."),
+    ] = None
+    device: Annotated[str, "auto, cpu, cuda or mps."] = "auto"
+    devices: Annotated[
+        int | None,
+        typer.Option(min=1, help="Devices per node, or processes on a CPU. Default: 1, or those of torchrun."),
+    ] = None
+    nodes: Annotated[int, typer.Option(min=1, help="Number of nodes.")] = 1
+
+    def __post_init__(self) -> None:
+        if self.cache_memory is not None and not math.isfinite(self.cache_memory):
+            raise EmatError(f"--cache-memory is {self.cache_memory}; give a number of gigabytes, or leave it out")
+
+    def benchmarks(self, only: list[int] | None, *, silent: bool) -> list[Benchmark]:
+        """Open the benchmark, or `only` some of its folds; there is one for each object size."""
+        folds = None if self.folds == ALL else self.folds
+        sizes = [None] if self.object_size is None else list(dict.fromkeys(self.object_size.split(",")))
+        return [replace(self, folds=folds, object_size=size).open(only, silent=silent) for size in sizes]
+
+    def task_file(self) -> Configuration | None:
+        """Read the task file, if one was given; no option may then contradict it."""
+        if self.tasks is None or self.tasks.isdecimal():
+            return None
+        if not Path(self.tasks).is_file():
+            raise EmatError(f"--tasks is {self.tasks!r}; give a number of tasks, or a task file of emat tasks freeze")
+        given = [name for name in SAID_BY_TASK_FILE if getattr(self, name) != getattr(EvalOptions, name)]
+        if given:
+            flag = f"--{given[0].replace('_', '-')}"
+            raise EmatError(f"the tasks in {self.tasks} are already drawn, so {flag} cannot change them; leave it out")
+        return read_task_file(Path(self.tasks))
+
+    def chosen_folds(self, default: int | None) -> list[int] | None:
+        """Return the folds to evaluate, None for all; `default` if no option says which."""
+        if self.fold is None and self.folds != ALL and default is not None:
+            return [default]
+        if self.fold in (None, ALL):
+            return None
+        return _numbers(str(self.fold), "--fold", least=0)
+
+    def configurations(self, benchmark: Benchmark, folds: list[int] | None) -> list[Configuration]:
+        """Draw the tasks of every fold, way, shot and setting that is asked for."""
+        wanted = [each.fold for each in benchmark.fold_lists] if folds is None else folds
+        names = Setting.ORIGINAL.value if self.setting is None else self.setting
+        settings = list(Setting) if names == ALL else list(dict.fromkeys(map(_setting, names.split(","))))
+        tasks = int(self.tasks) if self.tasks and self.tasks.isdecimal() else None
+        variant = {name: getattr(self, name) for name in VARIANT}
+        return [
+            benchmark.sampler(fold, TaskRequest(way, shot, setting, tasks, **variant)).configuration()
+            for fold in wanted
+            for way in _numbers(self.way or "1", "--way")
+            for shot in _numbers(self.shot or "1", "--shot")
+            for setting in settings
+        ]
+
+    def thresholds(self) -> Thresholds | None:
+        """Return the thresholds to evaluate with; None if each head uses those of its own file."""
+        numbers = [self.threshold_presence, self.threshold_mask]
+        own = self.own_thresholds or self.threshold == OWN_THRESHOLDS
+        if (own or self.threshold is not None) and numbers != [None, None]:
+            raise EmatError("thresholds are given twice; leave out --threshold-presence and --threshold-mask")
+        if own:
+            return None
+        if self.threshold is not None:
+            numbers = _two_numbers(self.threshold)
+        presence, mask = (PAPER_THRESHOLD if each is None else each for each in numbers)
+        return Thresholds(presence, mask)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the options as values that JSON can hold."""
+        return {name: str(value) if isinstance(value, Path) else value for name, value in vars(self).items()}
+
+
+@takes(EvalOptions)
+def command(
     options: EvalOptions,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="The results file. Default: runs/ and a name for the run.")
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="The results file. Default: a file in runs/ named for the run.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the summaries as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Evaluate a method on few-shot tasks; all settings, ways and shots share one pass.
+    """Evaluate a head or a method on few-shot tasks; all settings, ways and shots share one pass.
 
-    Example: emat eval --model head.safetensors --dataset pascal --root VOC2012 --lists splits --fold 0 --way 2 --shot 1
+    Example: emat eval --model head.safetensors --dataset pascal --data VOC2012 --lists splits --fold 0 --way 2 --shot 1
     --setting all -o fold0.json
 
-    An interrupted evaluation goes on when the same command is given again.
+    An interrupted evaluation is resumed when the same command is given again.
     """
     processes = find_processes(options.devices, options.nodes, options.device)
     try:
         run, dataset = _prepare(options, processes)
-        processes.start()  # what cannot be done was said by one process then, and what is said now is its own
-        photos = {name for cell in run.cells for task in cell.tasks for name in task.images}
-        run = replace(run, data_state=processes.from_first(data_state(dataset, photos)))  # a copy has its own times
-        path = output or Path("runs", _name(run))
+        processes.start()  # an error before this line is reported by one process, and later ones by the process itself
+        photos = {name for each in run.configurations for task in each.tasks for name in task.photos}
+        state = processes.from_first(dataset.state(photos))  # another machine's copy has other file times
+        run = replace(run, data_state=state)
+        path = out or Path("runs", _name(run))
         content = _results(run, dataset, path, options, processes)
     except EmatError as error:
         raise processes.own(error) from None
@@ -62,35 +191,41 @@ def _eval(
     if as_json:
         typer.echo(json.dumps({"results": str(path), "summaries": content["summaries"]}, indent=2))
         return
-    _show(content, Console())
+    show_results(content, Console())
     typer.echo(f"{path}: {content['work']['tasks']} tasks in {content['seconds']:.0f} s")
 
 
 def _prepare(options: EvalOptions, processes: Processes) -> tuple[Run, Dataset]:
-    frozen, thresholds = options.frozen(), options.thresholds()
+    from_file, thresholds = options.task_file(), options.thresholds()
     one_head = options.model is not None and FOLD_IN_NAME not in options.model
     usual = training_of(str(options.model)).fold if one_head else None
-    folds = options.chosen_folds(usual) if frozen is None else [frozen.fold]
-    benchmarks = options.open(folds, silent=processes.rank > 0)
+    folds = options.chosen_folds(usual) if from_file is None else [from_file.fold]
+    benchmarks = options.benchmarks(folds, silent=processes.rank > 0)
     dataset, areas = benchmarks[0].dataset, benchmarks[0].areas
     if dataset is None or areas is None:
-        raise EmatError("an evaluation looks at photos and masks; give the data set by --data")
-    cells = [frozen] if frozen else [cell for each in benchmarks for cell in options.cells(each, folds)]
+        raise EmatError("an evaluation needs photos and masks; give the data set with --data")
+    if from_file is None:
+        configurations = [each for benchmark in benchmarks for each in options.configurations(benchmark, folds)]
+    else:
+        configurations = [from_file]
     areas.keep()
-    contenders = _contenders(options, cells, str(processes.device or options.device))
+    methods = _load_methods(options, configurations, str(processes.device or options.device))
     if options.model is not None and processes.rank == 0:
-        _warn_of_seen_classes(options.model, cells, dataset)
-    return Run(tuple(cells), contenders, thresholds, options.only_seg), dataset
+        _warn_of_seen_classes(options.model, configurations, dataset)
+    run = Run(tuple(configurations), methods, thresholds, options.only_seg, refine=refinement(options.refine))
+    return run, dataset
 
 
-def _contenders(options: EvalOptions, cells: Sequence[FrozenTasks], device: str) -> dict[int, Contender]:
-    """A contender for each fold of `cells`; folds that name the same head have the same one."""
-    built: dict[str | None, Contender] = {}
-    contenders: dict[int, Contender] = {}
-    for fold in dict.fromkeys(cell.fold for cell in cells):
+def _load_methods(
+    options: EvalOptions, configurations: Sequence[Configuration], device: str
+) -> dict[int, EvaluatedMethod]:
+    """Load the head of each fold; folds with the same head share it."""
+    built: dict[str | None, EvaluatedMethod] = {}
+    methods: dict[int, EvaluatedMethod] = {}
+    for fold in dict.fromkeys(each.fold for each in configurations):
         model = None if options.model is None else _head_of_fold(options.model, fold)
         if model not in built:
-            built[model] = load_contender(
+            built[model] = load_evaluated(
                 model,
                 options.method,
                 backbone=options.backbone,
@@ -98,20 +233,24 @@ def _contenders(options: EvalOptions, cells: Sequence[FrozenTasks], device: str)
                 device=device,
                 beside=next(iter(built.values()), None),
             )
-        contenders[fold] = built[model]
-    return contenders
+            if options.learn:
+                evaluated = built[model]
+                thresholds = options.thresholds() or evaluated.thresholds
+                built[model] = replace(evaluated, method=LearningMethod(evaluated.method, thresholds))
+        methods[fold] = built[model]
+    return methods
 
 
-def _warn_of_seen_classes(model: str, cells: Sequence[FrozenTasks], dataset: Dataset) -> None:
-    asked: dict[int, set[int]] = {}
-    for cell in cells:
-        asked.setdefault(cell.fold, set()).update(cell.class_ids)
-    for fold, ids in asked.items():
+def _warn_of_seen_classes(model: str, configurations: Sequence[Configuration], dataset: Dataset) -> None:
+    tested: dict[int, set[int]] = {}
+    for each in configurations:
+        tested.setdefault(each.fold, set()).update(each.class_ids)
+    for fold, ids in tested.items():
         names = [name for class_id, name in enumerate(dataset.classes, start=1) if class_id in ids]
         head = _head_of_fold(model, fold)
-        said = warning(head, training_of(head), fold, names)
-        if said is not None:
-            typer.echo(f"emat: {said}", err=True)
+        message = training_of(head).warning(head, fold, names)
+        if message is not None:
+            typer.echo(f"emat: {message}", err=True)
 
 
 def _head_of_fold(model: str, fold: int) -> str:
@@ -121,11 +260,11 @@ def _head_of_fold(model: str, fold: int) -> str:
 def _results(
     run: Run, dataset: Dataset, path: Path, options: EvalOptions, processes: Processes
 ) -> dict[str, Any] | None:
-    """The run's results, those that are written already or new ones; None for all processes but the first."""
+    """Return the results of the run, from `path` or by evaluating; None in all processes but the first."""
     if path.exists():
         content = read_results(path)
         if content["fingerprint"] != run.fingerprint:
-            raise EmatError(f"{path} holds the results of another run; write to another file by -o, or delete it")
+            raise EmatError(f"{path} has the results of another run; write to another file with --out, or delete it")
         return None if processes.rank else content
     check_output(path)
     journal = path.with_name(f"{path.name}.journal")
@@ -143,71 +282,42 @@ def _results(
     )
     if outcomes is None:
         return None
-    content = results(run, outcomes, options=options.plain(), seconds=seconds_spent(run, journal))
+    content = results(run, outcomes, options=options.as_json(), seconds=seconds_spent(run, journal))
     write_results(path, content)
     remove_journals(journal)
     return content
 
 
 def _name(run: Run) -> str:
-    """A file name that says what was run; its last part tells runs apart."""
-    cell = run.cells[0]
-    method = next(iter(run.contenders.values())).method.name
-    folds = "".join(map(str, dict.fromkeys(cell.fold for cell in run.cells)))
-    return f"{method}-{cell.dataset}-{cell.split}-fold{folds}-{run.fingerprint[:8]}.json"
+    """Return a file name that describes the run; its last part distinguishes it from other runs."""
+    first = run.configurations[0]
+    method = next(iter(run.methods.values())).method.name
+    folds = "".join(map(str, dict.fromkeys(each.fold for each in run.configurations)))
+    return f"{method}-{first.dataset}-{first.split}-fold{folds}-{run.fingerprint[:8]}.json"
 
 
-def _show(content: dict[str, Any], console: Console) -> None:
-    methods = {
-        (each["name"], each["backbone"], each["image_size"], *each["thresholds"].values())
-        for each in content["methods"].values()
-    }
-    for name, backbone, size, presence, mask in sorted(methods):
-        apart = "" if presence == mask == PAPER_THRESHOLD else f", presence from {presence:g}, masks from {mask:g}"
-        console.print(f"{name} on {backbone} at {size} px{apart}; percent, with 95 % intervals", highlight=False)
-    groups: dict[tuple[int, int, bool, str], list[Summary]] = {}
-    for summary in summaries_of(content):
-        asked = summary.configuration
-        groups.setdefault((asked.way, asked.shot, asked.query_has_class, asked.split), []).append(summary)
-    for (way, shot, has_class, split), summaries in groups.items():
-        words = [f"{way}-way {shot}-shot"]
-        words += ["query has the class"] if has_class else []
-        words += [] if split in ("train", "val") else [f"objects of {split} % of the image"]
-        console.print(_table(", ".join(words), summaries))
+def _numbers(text: str, flag: str, least: int = 1) -> list[int]:
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and int(part) >= least for part in parts):
+        raise EmatError(f"{flag} is {text!r}; write numbers from {least} on, such as {least} or {least},{least + 1}")
+    return list(dict.fromkeys(map(int, parts)))
 
 
-def _table(title: str, summaries: list[Summary]) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE, pad_edge=False)
-    for heading in ("Setting", "Fold", "Tasks", "Accuracy", "mIoU", "False\nmasks", "False\narea"):
-        table.add_column(heading, justify="left" if heading == "Setting" else "right", no_wrap=True)
-    for summary in summaries:
-        fold = "mean" if summary.fold is None else str(summary.fold)
-        setting = summary.configuration.setting.removesuffix("-augmented")
-        sure = [_score(summary, name) for name in ("accuracy", "miou")]
-        false = [_score(summary, name).split(" ")[0] for name in ("false_mask_rate", "false_area")]
-        style = "bold" if summary.fold is None else None
-        table.add_row(setting, fold, str(summary.tasks), *sure, *false, style=style)
-    return table
+def _two_numbers(text: str) -> list[float | None]:
+    """Read the older way to give both thresholds: one number, or two with a comma."""
+    try:
+        presence, *masks = map(float, text.split(","))
+        (mask,) = masks or [presence]
+    except ValueError:
+        raise EmatError(
+            f"--threshold is {text!r}; write --threshold-presence and --threshold-mask with a number each"
+        ) from None
+    return [presence, mask]
 
 
-def _score(summary: Summary, name: str) -> str:
-    value, interval = summary.scores[name], summary.intervals[name]
-    if value is None:
-        return "-"
-    return f"{100 * value:.1f}" + (f" {100 * interval[0]:.1f}-{100 * interval[1]:.1f}" if interval else "")
-
-
-def command(**given: Any) -> None:
-    """See `_eval`, whose options and those of `EvalOptions` Typer reads from the signature below."""
-    shared = {name: given.pop(name) for name in inspect.signature(EvalOptions).parameters}
-    _eval(EvalOptions(**shared), **given)
-
-
-_own = list(inspect.signature(_eval).parameters.values())[1:]
-_parameters = [
-    each.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-    for each in (*inspect.signature(EvalOptions).parameters.values(), *_own)
-]
-command.__signature__ = inspect.Signature(_parameters)  # type: ignore[attr-defined]
-command.__annotations__ = {each.name: each.annotation for each in _parameters}
-command.__doc__ = _eval.__doc__
+def _setting(text: str) -> Setting:
+    try:
+        return Setting(text.strip())
+    except ValueError:
+        known = ", ".join(each.value for each in Setting)
+        raise EmatError(f"there is no setting {text!r}; the settings are {known}, or all") from None

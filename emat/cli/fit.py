@@ -1,26 +1,31 @@
-"""`emat fit`: a few masked photos in, one file that `emat predict` takes out."""
+"""`emat fit`: learn classes from a few masked photos, and write one file for `emat predict`."""
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 import typer
 from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from emat.cli.progress import follow
-from emat.datasets.opening import open_dataset
+from emat.cli.options import AsJson, BackboneName, DeviceName, HeadName
+from emat.datasets.layouts import open_dataset
 from emat.errors import EmatError
-from emat.images import PHOTO_SUFFIXES
+from emat.images import PHOTO_SUFFIXES, VOID
 from emat.inference.example import Example
+from emat.inference.forecast import Forecast
 from emat.inference.segmenter import Segmenter
+from emat.progress import follow
 
 NO_ARGS_IS_HELP = True
-SLOW_FROM = 20  # examples of a class; each costs every later prediction a comparison
+MOST_EMPTY = 20  # photos that show no class; they set from when on a class counts as present
+SLOW_FROM = 20  # examples of a class; every prediction is compared with each of them
 
 
 def command(
@@ -29,34 +34,39 @@ def command(
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="The file to write, such as pets.emat.")],
     mask: Annotated[
-        list[str] | None, typer.Option(help="CLASS=MASK for a single photo: an image, or a box left,top,right,bottom.")
+        list[str] | None,
+        typer.Option(help="CLASS=MASK for a single photo. MASK is an image file or a box left,top,right,bottom."),
     ] = None,
-    model: Annotated[str, typer.Option(help="The head: default, a name from `emat weights list`, or a file.")] = (
-        "default"
-    ),
-    backbone: Annotated[str | None, typer.Option(help="Where the head's file does not say which.")] = None,
-    classes: Annotated[str | None, typer.Option(help="Only these classes: cat,dog.")] = None,
-    shots: Annotated[int | None, typer.Option(min=1, help="At most this many examples of a class.")] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
+    model: HeadName = "default",
+    backbone: BackboneName = None,
+    classes: Annotated[str | None, typer.Option(help="Learn only these classes, such as cat,dog.")] = None,
+    shots: Annotated[int | None, typer.Option(min=1, help="Use at most this many examples of a class.")] = None,
+    learn: Annotated[
+        bool, typer.Option("--learn/--no-learn", help="Also train a pixel classifier on the examples.")
+    ] = True,
+    device: DeviceName = "auto",
     thumbnails: Annotated[bool, typer.Option(help="Keep small pictures of the examples in the file.")] = True,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Learn classes from a few masked photos.
 
-    Examples: emat fit my_pets/ -o pets.emat --shots 5
+    Example: emat fit my_pets/ -o pets.emat --shots 5
 
-    emat fit a.jpg --mask cat=a_mask.png -o cat.emat
+    Example: emat fit a.jpg --mask cat=a_mask.png -o cat.emat
     """
     _refuse_unwritable(out)
-    segmenter = Segmenter.load(model, backbone=backbone, device=device)
-    shown = _single(examples, mask) if mask or _is_photo(examples) else _from_dataset(examples, classes, shots)
+    segmenter = Segmenter.load(model, backbone=backbone, device=device, learn=None if learn else False)
+    shown = _single(examples, mask) if mask or _is_photo(examples) else _from_dataset(examples, classes, shots, learn)
     segmenter.fit(shown).save(out, thumbnails=thumbnails)
     counts = Counter(name for example in segmenter.examples_ for name in example.classes)
+    forecast = segmenter.forecast_
     if as_json:
         answer = {"file": str(out), "examples": len(segmenter.examples_), "classes": dict(counts)}
+        if forecast:
+            answer["forecast"] = {name: asdict(each) for name, each in forecast.items()}
         typer.echo(json.dumps(answer))
         return
-    _show(out, counts)
+    _show(out, counts, forecast)
 
 
 def _is_photo(path: Path) -> bool:
@@ -65,7 +75,7 @@ def _is_photo(path: Path) -> bool:
 
 def _single(photo: Path, masks: list[str] | None) -> Iterator[Example]:
     if not masks:
-        raise EmatError(f"{photo} is one photo; say what it shows: --mask cat=cat_mask.png")
+        raise EmatError(f"{photo} is a single photo; say what it shows, as in --mask cat=cat_mask.png")
     given: dict[str, str | tuple[float, ...]] = {}
     for text in masks:
         name, equals, value = text.partition("=")
@@ -83,8 +93,11 @@ def _as_box(text: str) -> tuple[float, ...] | None:
     return numbers if len(numbers) == 4 else None
 
 
-def _from_dataset(path: Path, only: str | None, shots: int | None) -> Iterator[Example]:
-    """The data set's photos with their masks, as many as asked for, read when they are needed."""
+def _from_dataset(path: Path, only: str | None, shots: int | None, learn: bool) -> Iterator[Example]:
+    """Yield the data set's photos with their masks, as many as are asked for, reading each when it is needed.
+
+    A photo that shows no class is an example of what the classes do not look like, where something is learnt.
+    """
     dataset = open_dataset(path)
     wanted = set(dataset.classes)
     if only is not None:
@@ -92,6 +105,7 @@ def _from_dataset(path: Path, only: str | None, shots: int | None) -> Iterator[E
         if unknown := sorted(wanted - set(dataset.classes)):
             raise EmatError(f"{path} has no class {unknown[0]!r}; its classes are {', '.join(dataset.classes)}")
     taken: Counter[str] = Counter()
+    empty = 0
     for entry in follow(dataset.entries, len(dataset.names), "examples read"):
         names = [dataset.classes[index - 1] for index in entry.classes]
         chosen = [name for name in names if name in wanted and (shots is None or taken[name] < shots)]
@@ -99,13 +113,19 @@ def _from_dataset(path: Path, only: str | None, shots: int | None) -> Iterator[E
             taken.update(chosen)
             label_map = dataset.mask(entry.name)
             masks = {name: label_map == 1 + dataset.classes.index(name) for name in chosen}
-            yield Example(dataset.image(entry.name), masks, name=entry.name)
+            # Classes that are there and not asked for are not background.
+            left = [1 + dataset.classes.index(name) for name in names if name not in chosen]
+            void = np.isin(label_map, [VOID, *left])
+            yield Example(dataset.image(entry.name), masks, name=entry.name, void=void)
+        elif not names and learn and empty < MOST_EMPTY:
+            empty += 1
+            yield Example(dataset.image(entry.name), {}, name=entry.name)
         if shots is not None and all(taken[name] >= shots for name in wanted):
             return
 
 
 def _refuse_unwritable(out: Path) -> None:
-    """Before the work, not after it."""
+    """Raise EmatError if `out` cannot be written, before the work is done and not after it."""
     if out.is_dir():
         raise EmatError(f"{out} is a folder; name the file to write, such as {out / 'pets.emat'}")
     try:
@@ -114,17 +134,28 @@ def _refuse_unwritable(out: Path) -> None:
         probe.touch()
         probe.unlink()
     except OSError as error:
-        raise EmatError(f"{out} cannot be written: {error.strerror}; choose another place") from None
+        raise EmatError(f"{out} cannot be written: {error.strerror}; choose another file with --out") from None
 
 
-def _show(out: Path, counts: Counter[str]) -> None:
+def _show(out: Path, counts: Counter[str], forecast: Mapping[str, Forecast]) -> None:
     console = Console()
     table = Table(box=box.SIMPLE_HEAD)
     table.add_column("class")
     table.add_column("examples", justify="right")
+    if forecast:
+        table.add_column("expected IoU", justify="right")
+        table.add_column("expected presence", justify="right")
     for name, count in counts.items():
-        table.add_row(escape(name), str(count))
+        row = [escape(name), str(count)]
+        if forecast:
+            each = forecast[name]
+            row.append("-" if each.iou is None else f"{each.iou:.2f}")
+            row.append("-" if each.presence is None else f"{each.presence:.0%}")
+        table.add_row(*row)
     console.print(table)
+    for name, each in forecast.items():
+        if sentence := each.sentence(name):
+            console.print(escape(sentence[0].upper() + sentence[1:] + "."), highlight=False)
     console.print(f"{escape(str(out))}, {out.stat().st_size / 1e6:.1f} MB", highlight=False)
     if max(counts.values()) > SLOW_FROM:
         console.print("More examples make predictions slower; --shots 5 is often enough.", highlight=False)

@@ -1,27 +1,38 @@
-"""`emat predict`: masks for any number of photos, in the format that the next tool reads."""
+"""`emat predict`: find the classes of a fitted segmenter in any number of photos, and write masks and scores."""
 
+import csv
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 from typing import Annotated
 
 import typer
 
-from emat.cli.progress import follow
-from emat.cli.score_table import ScoreTable
+from emat.cli.object_table import ObjectTable, PixelSize
+from emat.cli.options import (
+    AsJson,
+    DeviceName,
+    MaskThreshold,
+    PresenceThreshold,
+    Refine,
+    Shapes,
+    Tolerance,
+    refinement,
+)
 from emat.errors import EmatError
-from emat.formats.writing import WRITERS, WriteOptions, Writer, open_writer
-from emat.inference.photo_files import PhotoFile, find_photos
-from emat.inference.photos import read_ahead
-from emat.inference.prediction import Thresholds
+from emat.files import file_sha256
+from emat.formats.writing import WITH_OBJECTS, WRITERS, WriteOptions, Writer, open_writer
+from emat.inference.photos import PhotoFile, Tiles, find_photos, read_ahead
+from emat.inference.prediction import Prediction, Thresholds
 from emat.inference.segmenter import Segmenter
-from emat.inference.tiling import Tiles
-from emat.tensor_files import file_sha256
+from emat.progress import follow
 
 NO_ARGS_IS_HELP = True
-SOME_SKIPPED = 3  # exit code: done, but for photos that could not be read
+SOME_SKIPPED = 3  # exit code if some photos could not be read
 
 
 @dataclass(frozen=True)
@@ -32,50 +43,109 @@ class Skipped:
     problem: str
 
 
+class ScoreTable:
+    """A CSV file that grows photo by photo: the name, then for each class its probability and its share of the pixels.
+
+    Args:
+        path: The file.
+        classes: The names of the classes.
+        keep: Photos whose rows are kept if the file exists already.
+    """
+
+    def __init__(self, path: Path, classes: Sequence[str], keep: Set[str]) -> None:
+        self._classes = tuple(classes)
+        header = ["photo", *classes, *(f"{name}: share of pixels" for name in classes)]
+        kept = [row for row in _rows(path) if row and row[0] in keep]
+        try:
+            self._file = path.open("w", encoding="utf-8", newline="")
+        except OSError as error:
+            raise EmatError(f"{path} cannot be written: {error.strerror}; choose another folder with --out") from None
+        self._writer = csv.writer(self._file)
+        self._writer.writerows([header, *kept])
+
+    def add(self, photo: str, prediction: Prediction) -> None:
+        """Append the row of one photo."""
+        scores = [f"{prediction.scores[name]:.4f}" for name in self._classes]
+        shares = [f"{prediction.mask(name).mean():.4f}" for name in self._classes]
+        self._writer.writerow([photo, *scores, *shares])
+        self._file.flush()
+
+    def __enter__(self) -> "ScoreTable":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+
 def command(
     segmenter: Annotated[Path, typer.Argument(help="A file that `emat fit` wrote.")],
-    photos: Annotated[list[str], typer.Argument(help="Photos, folders, patterns such as 'in/*.jpg'.")],
+    photos: Annotated[list[str], typer.Argument(help="Photos, folders or patterns such as 'in/*.jpg'.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="The folder for the results.")],
-    format: Annotated[str, typer.Option(help=f"One of {', '.join(WRITERS)}.")] = "png",
+    format: Annotated[str, typer.Option(help=f"The format of the masks: {', '.join(WRITERS)}.")] = "png",
     tiles: Annotated[
-        str | None, typer.Option(help="For small objects in large photos: auto, or tiles a side, such as 3.")
-    ] = None,
-    presence: Annotated[float | None, typer.Option(help="Probability from which a class counts as there.")] = None,
-    threshold: Annotated[float | None, typer.Option(help="Probability from which a pixel is a class's.")] = None,
-    shapes: Annotated[
         str | None,
-        typer.Option(help="masks (exact) or polygons; coco has masks, labelme and yolo polygons if not given."),
+        typer.Option(help="For small objects in large photos: auto, or the number of tiles a side, such as 3."),
     ] = None,
-    tolerance: Annotated[
-        float, typer.Option(help="How far polygons may be off, in pixels; 0 keeps every corner of every pixel.")
-    ] = 1.0,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
-    as_json: Annotated[bool, typer.Option("--json", help="Print a summary as JSON.")] = False,
+    refine: Refine = "none",
+    table: Annotated[
+        Path | None, typer.Option(help="A CSV file for single objects: area, box, centroid and score of each.")
+    ] = None,
+    pixel_size: Annotated[
+        str | None, typer.Option(help="Side of a pixel, such as 0.32um: the table then has areas in real units too.")
+    ] = None,
+    instances: Annotated[
+        bool, typer.Option("--instances", help="coco, labelme and yolo: write single objects, touching ones apart.")
+    ] = False,
+    threshold_presence: PresenceThreshold = None,
+    threshold_mask: MaskThreshold = None,
+    shapes: Shapes = None,
+    tolerance: Tolerance = WriteOptions.tolerance,
+    device: DeviceName = "auto",
+    as_json: AsJson = False,
 ) -> None:
     """Find the classes of a fitted segmenter in photos.
 
-    Masks go to the folder in the chosen format, scores to scores.csv in it. A photo that cannot be read is reported
-    and skipped, and the exit code is then 3. An interrupted run continues when it is started again.
+    Masks are written to the folder in the chosen format, and scores to scores.csv in it. A photo that cannot be read is
+    reported and skipped, and the exit code is then 3. An interrupted run continues when it is started again.
 
-    Example: emat predict pets.emat holiday/ -o masks --format overlay
+    Example: emat predict pets.emat holiday/ -o masks --format overlay --refine auto
     """
     files = find_photos(photos, leave_out=out)
     options = WriteOptions(shapes, tolerance)
+    way = refinement(refine)
+    size = None if pixel_size is None else PixelSize.read(pixel_size)
+    if size is not None and table is None:
+        raise EmatError("--pixel-size is for the table of objects; give --table objects.csv too")
+    if instances and format not in WITH_OBJECTS:
+        raise EmatError(f"--instances is for the formats {', '.join(WITH_OBJECTS)}, not {format}")
     fitted = _load(segmenter, device, _tiles(tiles))
+    fitted.refine = way
     chosen = Thresholds(
-        fitted.thresholds.presence if presence is None else presence,
-        fitted.thresholds.mask if threshold is None else threshold,
+        fitted.thresholds.presence if threshold_presence is None else threshold_presence,
+        fitted.thresholds.mask if threshold_mask is None else threshold_mask,
     )
     fitted.thresholds = chosen
-    settings = {"segmenter": file_sha256(segmenter), "tiles": tiles, "thresholds": [chosen.presence, chosen.mask]}
-    run = hashlib.sha256(json.dumps(settings).encode()).hexdigest()
+    identity = {
+        "segmenter": file_sha256(segmenter),
+        "tiles": tiles,
+        "thresholds": [chosen.presence, chosen.mask],
+        "refine": refine,
+        "instances": instances,
+        "table": None if table is None else [str(table.resolve()), pixel_size],
+    }
+    run = hashlib.sha256(json.dumps(identity).encode()).hexdigest()
     with open_writer(format, out, fitted.classes_, options=options, run=run) as writer:
         done = writer.done()
         if done and not as_json:
             typer.echo(f"continuing: {sum(photo.name in done for photo in files)} of {len(files)} photos are done")
-        with ScoreTable(out / "scores.csv", fitted.classes_, keep=done) as scores:
+        with (
+            ScoreTable(out / "scores.csv", fitted.classes_, keep=done) as scores,
+            nullcontext() if table is None else ObjectTable(table, size, keep=done) as objects,
+        ):
             todo = [photo for photo in files if photo.name not in done]
-            skipped = list(_predict(fitted, todo, writer, scores))
+            skipped = list(_predict(fitted, todo, writer, scores, objects, instances))
     _tell(files, skipped, out, format, as_json)
     if skipped:
         raise typer.Exit(SOME_SKIPPED)
@@ -86,7 +156,9 @@ def _load(path: Path, device: str, tiles: Tiles) -> Segmenter:
         raise EmatError(f"{path} does not exist; make it with `emat fit EXAMPLES -o {path}`")
     fitted = Segmenter.load(path, device=device, tiles=tiles)
     if not fitted.classes_:
-        raise EmatError(f"{path} is a head that knows no class yet; show it some with `emat fit EXAMPLES -o pets.emat`")
+        raise EmatError(
+            f"{path} is a head that has not learned any class yet; teach it some with `emat fit EXAMPLES -o pets.emat`"
+        )
     return fitted
 
 
@@ -94,12 +166,19 @@ def _tiles(text: str | None) -> Tiles:
     if text is None or text == "auto":
         return "auto" if text else None
     if not text.isdecimal() or int(text) < 1:
-        raise EmatError(f"--tiles is auto or a number of tiles a side from 1, not {text!r}")
+        raise EmatError(f"--tiles is {text!r}; it must be auto or a number of tiles a side from 1 on")
     return int(text)
 
 
-def _predict(fitted: Segmenter, photos: Sequence[PhotoFile], writer: Writer, scores: ScoreTable) -> Iterator[Skipped]:
-    """Predict and write the photos, one in memory at a time; yields those that could not be read."""
+def _predict(
+    fitted: Segmenter,
+    photos: Sequence[PhotoFile],
+    writer: Writer,
+    scores: ScoreTable,
+    objects: ObjectTable | None,
+    instances: bool,
+) -> Iterator[Skipped]:
+    """Predict and write one photo after the other; yields those that could not be read."""
     reading = zip(photos, read_ahead(photo.path for photo in photos), strict=True)
     for photo, read in follow(reading, len(photos), "photos predicted"):
         if read.pixels is None:
@@ -108,7 +187,10 @@ def _predict(fitted: Segmenter, photos: Sequence[PhotoFile], writer: Writer, sco
             continue
         prediction = fitted.predict(read.pixels)
         scores.add(photo.name, prediction)
-        writer.write(photo.name, prediction.label_map, prediction.photo, photo.path)
+        if objects is not None:
+            objects.add(photo.name, prediction)
+        numbered = prediction.object_image if instances else None
+        writer.write(photo.name, prediction.label_map, prediction.photo, photo.path, numbered)
 
 
 def _tell(files: Sequence[PhotoFile], skipped: Sequence[Skipped], out: Path, format: str, as_json: bool) -> None:
@@ -125,4 +207,10 @@ def _tell(files: Sequence[PhotoFile], skipped: Sequence[Skipped], out: Path, for
         return
     typer.echo(f"{len(files) - len(skipped)} of {len(files)} photos predicted, {format} in {out}")
     if skipped:
-        typer.echo(f"{len(skipped)} skipped; mend or remove them", err=True)
+        typer.echo(f"{len(skipped)} skipped; repair or remove them", err=True)
+
+
+def _rows(path: Path) -> list[list[str]]:
+    with suppress(OSError, UnicodeDecodeError, csv.Error), path.open(encoding="utf-8", newline="") as file:
+        return list(csv.reader(file))
+    return []

@@ -1,4 +1,4 @@
-"""`emat report`: the paper's tables and figures from results of `emat eval`."""
+"""`emat report`: the paper's tables and figures from the results of `emat eval`."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,11 +6,10 @@ from typing import Annotated
 import typer
 
 from emat.errors import EmatError
-from emat.formats.whole_files import write_text
-from emat.reports.figures import figures as draw_figures
-from emat.reports.formats import FORMATS, markdown
+from emat.files import write_text
+from emat.reports.figures import figures as make_figures
 from emat.reports.runs import read_lines
-from emat.reports.tables import tables
+from emat.reports.tables import FORMATS, markdown, tables
 
 NO_ARGS_IS_HELP = True
 FIGURE_SUFFIXES = (".svg", ".png")
@@ -18,32 +17,33 @@ FIGURE_SUFFIXES = (".svg", ".png")
 
 def command(
     runs: Annotated[list[str], typer.Argument(help="Results of emat eval: FILE, or LABEL=FILE to name a method.")],
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="File to write: .md, .tex or .csv. Default: Markdown, shown.")
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="File to write: .md, .tex or .csv. Default: print Markdown.")
     ] = None,
     figures: Annotated[Path | None, typer.Option(help="Folder for figures, each as SVG and PNG.")] = None,
 ) -> None:
-    """Make the paper's tables and figures: settings, folds, ways and sizes of objects, whatever the results hold.
+    """Make the paper's tables and figures: settings, folds, ways and object sizes, as far as there are results.
 
-    Files of the same method are put together, so a fold may have a file of its own; ± is half of the 95 % interval.
+    Files of the same method are combined, so every fold may have its own file. ± is half of the 95 % interval. Figures
+    need the extra report: pip install "emat[report]".
 
     Example: emat report runs/emat-*.json CST=runs/cst.json -o tables.md --figures figures
     """
-    if output is not None and output.suffix not in FORMATS:
-        raise EmatError(f"{output} must end in {', '.join(FORMATS)}, which says how tables are written")
+    if out is not None and out.suffix not in FORMATS:
+        raise EmatError(f"{out} must end in {', '.join(FORMATS)}, which says how the tables are written")
     if figures is not None and figures.exists() and not figures.is_dir():
-        raise EmatError(f"{figures} is no folder; figures need one, choose another by --figures")
+        raise EmatError(f"{figures} is not a folder; choose another one with --figures")
     lines = read_lines(runs)
     made = tables(lines)
-    if output is None:
+    if out is None:
         typer.echo(markdown(made))
     else:
-        write_text(output, FORMATS[output.suffix](made))
-        typer.echo(f"{output}: {len(made)} tables of {len(lines)} methods")
+        write_text(out, FORMATS[out.suffix](made))
+        typer.echo(f"{out}: {len(made)} tables of {len(lines)} methods")
     if figures is None:
         return
-    drawn = draw_figures(lines)
+    drawn = make_figures(lines)
     for figure in drawn:
         for suffix in FIGURE_SUFFIXES:
-            figure.drawing.save(figures / f"{figure.name}{suffix}")
-    typer.echo(f"{figures}: {len(drawn)} figures; results of several ways or size splits give one each")
+            figure.save(figures / f"{figure.name}{suffix}")
+    typer.echo(f"{figures}: {len(drawn)} figures; there is one wherever several ways or object sizes were evaluated")

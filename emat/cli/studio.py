@@ -1,4 +1,4 @@
-"""`emat studio`: the web page on this machine."""
+"""`emat studio`: a web page on this machine, on which examples are painted and masks are shown."""
 
 import signal
 import sys
@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from emat.cli.options import DeviceName, HeadName
 from emat.errors import EmatError
 from emat.inference.segmenter import Segmenter
 from emat.studio.server import serving
@@ -16,31 +17,29 @@ from emat.studio.server import serving
 
 def command(
     load: Annotated[
-        Path | None, typer.Option(help="Begin with the examples of this .emat file.", show_default=False)
+        Path | None, typer.Option(help="Start with the examples of this .emat file.", show_default=False)
     ] = None,
     port: Annotated[
-        int | None, typer.Option(min=1, max=65535, help="The port; the first free one from 7860 on unless given.")
+        int | None, typer.Option(min=1, max=65535, help="The port. Default: the first free port from 7860 on.")
     ] = None,
     browser: Annotated[bool, typer.Option(help="Open the page in the browser.")] = True,
-    model: Annotated[str, typer.Option(help="The head: default, a name from `emat weights list`, or a file.")] = (
-        "default"
-    ),
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
+    model: HeadName = "default",
+    device: DeviceName = "auto",
 ) -> None:
     """Paint a few examples in the browser and get masks on other photos. Nothing leaves this machine.
 
     Example: emat studio --load pets.emat
     """
     if load is not None and not load.is_file():
-        raise EmatError(f"{load} does not exist; write one with `emat fit` or save one in the studio")
+        raise EmatError(f"{load} does not exist; write it with `emat fit`, or save it in the studio")
     segmenter = Segmenter.load(model if load is None else load, device=device)
     signal.signal(signal.SIGTERM, _end)
     with serving(segmenter, port, browser=browser) as address:
-        typer.echo(f"The studio is at {address} (Ctrl+C ends it)")
+        typer.echo(f"The studio is at {address} (stop it with Ctrl+C)")
         while True:
             time.sleep(3600)
 
 
 def _end(number: int, _: FrameType | None) -> None:
-    """End by way of every `finally`, so that uploads are deleted."""
+    """Exit through every `finally`, so that uploads are deleted."""
     sys.exit(128 + number)

@@ -1,92 +1,51 @@
-"""`emat train`: train a method's head."""
+"""`emat train`: train a head."""
 
-import inspect
-import os
-from collections.abc import Callable
-from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any
 
 import typer
 
-from emat.cli.progress import follow
-from emat.training.config import as_plain, config_text, from_plain, read_config
-from emat.training.settings import Settings
-from emat.training.state import CONFIG
+from emat.cli.options import takes_given
+from emat.progress import follow, is_first_process
+from emat.training.options import TrainingOptions, as_plain, config_text, from_plain, read_config
+from emat.training.state import CONFIG, run_folder
 
 NO_ARGS_IS_HELP = True
-OTHER_FLAGS = {"data": ("--root",), "presence_weight": ("--lambda",)}
 
 
-def _train(
+@takes_given(TrainingOptions, defaults=as_plain(TrainingOptions()), flags={"out": "-o"})
+def command(
     given: dict[str, Any],
-    config: Annotated[Path | None, typer.Option(help="YAML file of settings; options go before it.")] = None,
-    print_config: Annotated[bool, typer.Option("--print-config", help="Print the settings as YAML and stop.")] = False,
+    config: Annotated[Path | None, typer.Option(help="YAML file of options; the command line overrides it.")] = None,
+    print_config: Annotated[bool, typer.Option("--print-config", help="Print all options as YAML and stop.")] = False,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the run in --out, with its settings but for those given.")
+        bool, typer.Option("--resume", help="Resume the run in --out with its options, except those given here.")
     ] = False,
 ) -> None:
-    """Train a head on any data set with masks; the backbone stays as it is.
+    """Train a head on any data set with masks; the backbone is not changed.
 
-    The paper's experiment:  emat train --dataset pascal --root VOC2012 --lists splits --fold 0 --backbone dinov2-s
+    The paper's experiment:  emat train --dataset pascal --data VOC2012 --lists splits --fold 0 --backbone dinov2-s
 
-    On a laptop:  emat train --data photos --fold 0 --size 256 --max-tasks 20000 --ema 0.999 --out runs/mine
+    Example on a laptop:  emat train --data photos --fold 0 --size 256 --max-tasks 20000 --ema 0.999 --out runs/mine
     """
-    settings = _settings(given, config, resume)
+    options = _options(given, config, resume)
     if print_config:
-        typer.echo(config_text(settings))
+        typer.echo(config_text(options))
         return
-    from emat.training.engine import train
+    from emat.training.run import train
 
-    folder = train(settings, resume=resume, watch=lambda names: follow(names, len(names), "masks read"))
-    if int(os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0"))) == 0:
+    folder = train(options, resume=resume, watch=lambda names: follow(names, len(names), "masks read"))
+    if is_first_process():
         typer.echo(f"trained: {folder / 'best.safetensors'}")
 
 
-def _settings(given: dict[str, Any], config: Path | None, resume: bool) -> Settings:
-    """Options before the file, the file before the run that goes on, that before the defaults."""
+def _options(given: dict[str, Any], config: Path | None, resume: bool) -> TrainingOptions:
+    """Combine the options: the command line comes first, then the file, then the resumed run, then the defaults."""
     values = {} if config is None else read_config(config)
     values |= given
-    settings = from_plain(values)
+    options = from_plain(values)
     if not resume:
-        return settings
-    from emat.training.engine import run_folder
-
-    folder = run_folder(settings)
+        return options
+    folder = run_folder(options)
     begun = read_config(folder / CONFIG) if (folder / CONFIG).is_file() else {}
     return from_plain({**begun, **values, "out": folder})
-
-
-def _with_settings(command: Callable[..., None]) -> Callable[..., None]:
-    """Give `command`, whose first parameter holds what was given of the settings, an option for each of them."""
-    own = list(inspect.signature(command).parameters.values())[1:]
-    hints = get_type_hints(Settings, include_extras=True)
-    defaults = as_plain(Settings())
-    options = [_option(each.name, hints[each.name], defaults[each.name]) for each in fields(Settings)]
-
-    def with_options(**values: Any) -> None:
-        rest = {each.name: values.pop(each.name) for each in own}
-        command({name: value for name, value in values.items() if value not in (None, [])}, **rest)
-
-    with_options.__doc__ = command.__doc__
-    parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in (*options, *own)]
-    with_options.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    with_options.__annotations__ = {each.name: each.annotation for each in parameters}
-    return with_options
-
-
-def _option(name: str, hint: Any, default: Any) -> inspect.Parameter:
-    """An option that is None unless given, so that a file can stand behind it; its help shows the true default."""
-    kind = hint.__origin__
-    is_list = getattr(kind, "__origin__", None) is tuple
-    scalar = next(each for each in getattr(kind, "__args__", (kind,)) if each is not type(None))
-    flags = [f"--{name.replace('_', '-')}", *OTHER_FLAGS.get(name, ())]
-    if scalar is bool:
-        flags = [f"{flags[0]}/--no-{flags[0][2:]}"]
-    shown = False if default in (None, []) else str(default)
-    option = typer.Option(*flags, help=hint.__metadata__[0], show_default=shown)
-    annotation = Annotated[list[scalar] | None, option] if is_list else Annotated[scalar | None, option]  # type: ignore[valid-type]
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
-
-
-command = _with_settings(_train)

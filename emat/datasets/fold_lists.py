@@ -1,46 +1,46 @@
-"""Fold lists: which images, for which class, make up a fold of a data set.
+"""Fold lists: which photos stand for which class in a fold of a data set.
 
-Class ids count from 1 as in the masks, whatever a file's own habit is. The SHA-256 of a list is taken
-from its entries, not from the bytes of a file, so a list has one hash as `.txt`, as `.pkl` and in our own
-format:
-
-    # emat fold list 1
-    # dataset: pascal
-    # fold: 0
-    # split: val
-    # classes: 1 2 3 4 5
-    # counts: 80 57 86 58 65
-    # sha256: 5b0c...
-    2007_000033<tab>1
-    2007_000061<tab>4
+Lists are read from files by `fold_files`, or made here from the masks of a data set, whose classes are divided into
+folds evenly or as the user says. Class ids start at 1 as in the masks. The SHA-256 of a list is computed from its
+entries, so it is the same in all file formats.
 """
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 
+from emat.datasets.dataset import Dataset
 from emat.errors import EmatError
-from emat.formats.whole_files import write_text
+from emat.files import read_text
+from emat.formats.class_names import VOID_NAME
 
-FIRST_LINE = "# emat fold list 1"
-SUFFIX = ".list"
-PASCAL_CLASSES, COCO_CLASSES, FOLDS = 20, 80, 4
+PASCAL_CLASS_COUNT, COCO_CLASS_COUNT, FOLDS = 20, 80, 4
+PUBLISHED_DATASETS = ("pascal", "coco")  # data sets with published folds
 
 
 @dataclass(frozen=True)
 class FoldList:
-    """The (image name, class id) pairs of one fold, in the order of its file.
+    """The photos of one fold, each with the class that it stands for.
 
-    `split` is "train", "val" or a range of object sizes such as "0-5". The training lists that circulate
-    differ: PASCAL's `fold0` holds the classes of fold 0, COCO's those of the three other folds; `class_ids`
-    says which.
+    The published training lists differ: the list `fold0` of PASCAL has the classes of fold 0, that of COCO has the
+    classes of the three other folds. `class_ids` says which classes a list has.
+
+    Attributes:
+        dataset: The name of the data set.
+        fold: The fold, from 0.
+        split: "train", "val" or a range of object sizes such as "0-5".
+        entries: Pairs of photo name and class id, in the order of the file.
+        class_ids: The classes of the list; one without photos may be among them.
+
+    Raises:
+        EmatError: An entry has another class, occurs twice, or has a name that is not a relative path.
 
     >>> animals = FoldList("pets", 0, "val", (("a", 1), ("b", 2), ("c", 1)), (1, 2))
-    >>> animals.images_of_class[1]
+    >>> animals.photos_of_class[1]
     ('a', 'c')
     >>> animals.counts
     {1: 2, 2: 1}
@@ -57,42 +57,49 @@ class FoldList:
         strangers = {class_id for _, class_id in self.entries} - set(self.class_ids)
         if strangers:
             raise EmatError(
-                f"{where} holds class {min(strangers)}, none of its classes {_spaced(self.class_ids)}; "
-                "check that the file is the fold and data set asked for"
+                f"{where} has class {min(strangers)}, which is not one of its classes {spaced(self.class_ids)}; "
+                "check the data set and the fold"
             )
         if len(set(self.entries)) != len(self.entries):
             (name, class_id), times = Counter(self.entries).most_common(1)[0]
-            raise EmatError(f"{where} holds {name} with class {class_id} {times} times; keep one of them")
+            raise EmatError(f"{where} has {name} with class {class_id} {times} times; keep one of these entries")
         for name in {name for name, _ in self.entries}:
             if not _is_safe_name(name):
-                raise EmatError(f"{where} holds the name {name!r}; a name is a relative path without '..' or tabs")
+                raise EmatError(f"{where} has the name {name!r}; a name is a relative path without '..' or tabs")
 
     @cached_property
-    def images_of_class(self) -> Mapping[int, tuple[str, ...]]:
-        """Image names of every class id, in the order of the file; empty for a class without images."""
-        images: dict[int, list[str]] = {class_id: [] for class_id in self.class_ids}
+    def photos_of_class(self) -> Mapping[int, tuple[str, ...]]:
+        """The photo names of every class id, in the order of the file; empty for a class without photos."""
+        names_of: dict[int, list[str]] = {class_id: [] for class_id in self.class_ids}
         for name, class_id in self.entries:
-            images[class_id].append(name)
-        return {class_id: tuple(names) for class_id, names in images.items()}
+            names_of[class_id].append(name)
+        return {class_id: tuple(names) for class_id, names in names_of.items()}
 
     @property
     def counts(self) -> dict[int, int]:
-        """Number of entries of every class id."""
-        return {class_id: len(names) for class_id, names in self.images_of_class.items()}
+        """The number of entries of every class id."""
+        return {class_id: len(names) for class_id, names in self.photos_of_class.items()}
 
     @property
-    def images(self) -> int:
-        """Number of different images."""
+    def photos(self) -> int:
+        """The number of different photos."""
         return len({name for name, _ in self.entries})
 
     @cached_property
     def sha256(self) -> str:
-        """Hash of the entries in their order, the same for every file format."""
-        return hashlib.sha256(_lines(self.entries).encode()).hexdigest()
+        """The SHA-256 of the entries in their order, the same for every file format."""
+        return hashlib.sha256(entry_lines(self.entries).encode()).hexdigest()
 
 
 def fold_classes(dataset: str, fold: int) -> tuple[int, ...]:
-    """Test classes of a fold of "pascal" (five neighbours) or "coco" (every fourth).
+    """Return the test classes of a published fold: five consecutive ones of "pascal", every fourth of "coco".
+
+    Args:
+        dataset: "pascal" or "coco".
+        fold: The fold, 0 to 3.
+
+    Raises:
+        EmatError: There is no such fold, or the data set has no published folds.
 
     >>> fold_classes("pascal", 1)
     (6, 7, 8, 9, 10)
@@ -102,20 +109,20 @@ def fold_classes(dataset: str, fold: int) -> tuple[int, ...]:
     if not 0 <= fold < FOLDS:
         raise EmatError(f"{dataset} has folds 0 to {FOLDS - 1}, not {fold}")
     if dataset == "pascal":
-        return even_folds(PASCAL_CLASSES, FOLDS)[fold]
+        return even_folds(PASCAL_CLASS_COUNT, FOLDS)[fold]
     if dataset == "coco":
-        return tuple(range(fold + 1, COCO_CLASSES + 1, FOLDS))
+        return tuple(range(fold + 1, COCO_CLASS_COUNT + 1, FOLDS))
     raise EmatError(f"published folds are known for pascal and coco, not for {dataset}; make lists from its masks")
 
 
 def even_folds(classes: int, folds: int = FOLDS) -> tuple[tuple[int, ...], ...]:
-    """Class ids 1 to `classes` cut into `folds` runs whose lengths differ by one at most.
+    """Divide the class ids 1 to `classes` into `folds` consecutive ranges whose lengths differ by at most one.
 
     >>> even_folds(5, 2)
     ((1, 2, 3), (4, 5))
     """
     if not 1 <= folds <= classes:
-        raise EmatError(f"{classes} classes cannot be cut into {folds} folds; ask for 1 to {classes}")
+        raise EmatError(f"{classes} classes cannot be divided into {folds} folds; choose 1 to {classes} folds")
     short, longer = divmod(classes, folds)
     starts = [fold * short + min(fold, longer) + 1 for fold in range(folds + 1)]
     return tuple(tuple(range(start, end)) for start, end in pairwise(starts))
@@ -129,10 +136,18 @@ def fold_list_from_areas(
     areas: Iterable[tuple[str, Mapping[int, float]]],
     minimum_area: float = 0.0,
 ) -> FoldList:
-    """A list made from masks: an image stands for each class that covers more than `minimum_area` of it.
+    """Make a fold list from the areas of classes in masks.
 
-    `areas` gives each image's name and the fraction of it that every class covers. Which images it gives
-    decides what is training and what is validation.
+    Args:
+        dataset: The name of the data set.
+        fold: The fold.
+        split: The name of the split.
+        class_ids: The classes of the fold.
+        areas: The names of photos, each with the fraction of the photo that every class covers.
+        minimum_area: A photo stands for each class that covers more than this fraction of it.
+
+    Returns:
+        The fold list.
 
     >>> areas = [("a", {1: 0.2, 2: 0.001}), ("b", {2: 0.4, 3: 0.1})]
     >>> fold_list_from_areas("pets", 0, "val", [1, 2], areas, minimum_area=0.01).entries
@@ -148,49 +163,106 @@ def fold_list_from_areas(
     return FoldList(dataset, fold, split, tuple(entries), tuple(wanted))
 
 
-def write_fold_list(fold_list: FoldList, path: Path) -> None:
-    """Write `fold_list` to `path` in our own format, with its counts and SHA-256."""
-    header = [
-        FIRST_LINE,
-        f"# dataset: {fold_list.dataset}",
-        f"# fold: {fold_list.fold}",
-        f"# split: {fold_list.split}",
-        f"# classes: {_spaced(fold_list.class_ids)}",
-        f"# counts: {_spaced(fold_list.counts.values())}",
-        f"# sha256: {fold_list.sha256}",
-    ]
-    write_text(path, "\n".join(header) + "\n" + _lines(fold_list.entries))
-
-
-def parse_fold_list(text: str, path: Path) -> FoldList:
-    """The list in `text`, in our own format, its counts and SHA-256 verified; `path` is named in messages."""
-    lines = text.removesuffix("\n").split("\n")  # splitlines would break names at exotic separators
-    header = dict(line[2:].split(": ", 1) for line in lines[1:7] if line.startswith("# ") and ": " in line)
-    try:
-        class_ids = tuple(int(word) for word in header["classes"].split())
-        counts = [int(word) for word in header["counts"].split()]
-        pairs = [line.rsplit("\t", 1) for line in lines[7:]]
-        entries = tuple((name, int(class_id)) for name, class_id in pairs)
-        fold_list = FoldList(header["dataset"], int(header["fold"]), header["split"], entries, class_ids)
-        stated = header["sha256"]
-    except (KeyError, ValueError):
-        raise EmatError(f"{path} is no complete fold list: its header or a line is damaged; write it again") from None
-    if list(fold_list.counts.values()) != counts or fold_list.sha256 != stated:
-        raise EmatError(
-            f"{path} was changed after it was written: its {len(entries)} entries hash to "
-            f"{fold_list.sha256[:12]}..., its header says {stated[:12]}...; restore it or write it again"
-        )
-    return fold_list
-
-
-def _lines(entries: Iterable[tuple[str, int]]) -> str:
+def entry_lines(entries: Iterable[tuple[str, int]]) -> str:
+    """Return the entries as lines of text. The SHA-256 of a list is computed from them."""
     return "".join(f"{name}\t{class_id}\n" for name, class_id in entries)
 
 
-def _spaced(numbers: Iterable[int]) -> str:
+def spaced(numbers: Iterable[int]) -> str:
+    """Return the numbers as text, separated by spaces."""
     return " ".join(map(str, numbers))
 
 
 def _is_safe_name(name: str) -> bool:
     parts = name.split("/")
     return bool(name) and ".." not in parts and parts[0] != "" and not any(c in name for c in "\\\t\r\n\0")
+
+
+def folds_by_name(classes: Sequence[str], names: Sequence[Sequence[str]]) -> tuple[tuple[int, ...], ...]:
+    """Return the class indices of each fold, given the names of its classes.
+
+    Args:
+        classes: The names of all classes, in the order of their indices.
+        names: The names of the classes of each fold.
+
+    Raises:
+        EmatError: A fold is empty, a name is unknown, or a class is in two folds.
+
+    >>> folds_by_name(["ant", "bee", "cat"], [["cat"], ["ant", "bee"]])
+    ((3,), (1, 2))
+    """
+    index = {name: number for number, name in enumerate(classes, start=1) if name != VOID_NAME}
+    seen: dict[str, int] = {}
+    for fold, members in enumerate(names):
+        if not members:
+            raise EmatError(f"fold {fold} has no class; name at least one")
+        for name in members:
+            if name not in index:
+                raise EmatError(
+                    f"fold {fold} has the class {name!r}, which is not in the data set; it has {_some(classes)}"
+                )
+            if name in seen:
+                raise EmatError(f"the class {name!r} is in folds {seen[name]} and {fold}; leave it in one of them")
+            seen[name] = fold
+    return tuple(tuple(sorted(index[name] for name in members)) for members in names)
+
+
+def read_folds(path: Path, classes: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+    """Read the class indices of each fold from a text file: one fold on each line, class names separated by commas."""
+    lines = [line.partition("#")[0].strip() for line in read_text(path).splitlines()]
+    names = [[name.strip() for name in line.split(",") if name.strip()] for line in lines if line]
+    if not names:
+        raise EmatError(f"{path} has no fold; write one fold on each line, class names separated by commas")
+    return folds_by_name(classes, names)
+
+
+def split_evenly(classes: Sequence[str], folds: int) -> tuple[tuple[int, ...], ...]:
+    """Divide the classes into `folds` consecutive parts whose lengths differ by at most one.
+
+    >>> split_evenly(["ant", "bee", "cat"], 2)
+    ((1, 2), (3,))
+    """
+    indices = [number for number, name in enumerate(classes, start=1) if name != VOID_NAME]
+    return tuple(tuple(indices[number - 1] for number in fold) for fold in even_folds(len(indices), folds))
+
+
+def _some(classes: Sequence[str]) -> str:
+    return ", ".join(classes[:8]) + (" ..." if len(classes) > 8 else "")
+
+
+def lists_from_masks(
+    dataset: Dataset,
+    folds: str | None = None,
+    min_area: float = 0.0,
+    follow: Callable[[Sequence[str]], Iterable[str]] = iter,
+) -> list[FoldList]:
+    """Make a list for each fold from the masks of a data set.
+
+    Args:
+        dataset: The data set.
+        folds: The number of folds, or the path of a file that `read_folds` reads. If not given, PASCAL and COCO have
+            their published folds, and other data sets four even ones.
+        min_area: A photo stands for each class that covers more than this fraction of it.
+        follow: Passes on the names of photos while their masks are read, for showing progress.
+
+    Returns:
+        A list for each fold, with the split "val".
+
+    Raises:
+        EmatError: The folds do not fit the classes of the data set, or a mask cannot be read.
+    """
+    areas = dataset.class_areas()
+    counted = list(areas.of(follow(dataset.names)))
+    areas.keep()
+    return [
+        fold_list_from_areas(dataset.name, fold, "val", class_ids, counted, min_area)
+        for fold, class_ids in enumerate(_folds(dataset, folds))
+    ]
+
+
+def _folds(dataset: Dataset, folds: str | None) -> tuple[tuple[int, ...], ...]:
+    if folds is None and dataset.name in PUBLISHED_DATASETS:
+        return tuple(fold_classes(dataset.name, fold) for fold in range(FOLDS))
+    if folds is None:
+        return split_evenly(dataset.classes, min(FOLDS, len(dataset.classes)))
+    return split_evenly(dataset.classes, int(folds)) if folds.isdecimal() else read_folds(Path(folds), dataset.classes)

@@ -1,16 +1,15 @@
-"""Any folder (or zip) of photos and mask images, in the two ways people lay them out.
+"""Folders (or zips) of photos and mask files, in two common layouts.
 
-`images/` and `masks/` with a `classes.txt` that names the values; or a folder for each class, whose masks
-show one object each: `images/<class>/x.jpg` with `masks/<class>/x.png`, or `<class>/x.jpg` beside
-`<class>/x.png` as in FSS-1000.
+`FolderDataset` has `images/` and `masks/`, and a `classes.txt` that names the values in the masks.
+`ClassFoldersDataset` has a folder for each class, and each mask shows one object: `images/<class>/x.jpg` with
+`masks/<class>/x.png`, or `<class>/x.jpg` beside `<class>/x.png` as in FSS-1000.
 """
 
 from pathlib import Path
 
 import numpy as np
 
-from emat.datasets.file_tree import FileTree
-from emat.datasets.tree_dataset import TreeDataset
+from emat.datasets.file_tree import FileTree, TreeDataset
 from emat.errors import EmatError
 from emat.formats.class_names import class_names_in, label_type, number_classes
 from emat.formats.drawing import LabelMap
@@ -20,7 +19,7 @@ CLASS_FILES = ("classes.txt", "labels.txt")
 
 
 class FolderDataset(TreeDataset):
-    """`images/`, `masks/` and `classes.txt`; a name is the path below `masks/` without suffix."""
+    """`images/`, `masks/` and `classes.txt`. The name of a photo is its path below `images/`, without suffix."""
 
     kind = "folder"
 
@@ -33,12 +32,15 @@ class FolderDataset(TreeDataset):
             raise EmatError(f"{root} has no masks; put indexed or greyscale PNG files into {root / 'masks'}")
         file = next((file for file in CLASS_FILES if file in self._tree.folders.get("", ())), None)
         if file is None:
-            raise EmatError(f"{root} has no classes.txt; write one class name a line, the first for mask value 1")
+            raise EmatError(f"{root} has no classes.txt; write one class name on each line, the first for mask value 1")
         self.classes = class_names_in(self._tree.text(file), self._tree.describe(file))
         self.names = tuple(self._masks)
 
     def mask(self, name: str) -> Pixels:
-        """Class indices, (H, W) uint8; with a single class, plain white on black is that class and not void."""
+        """Return class indices, (H, W) uint8.
+
+        If there is only one class, white on black means that class and not void.
+        """
         if name not in self._masks:
             raise self.unknown(name)
         path = self._masks[name]
@@ -47,7 +49,7 @@ class FolderDataset(TreeDataset):
 
 
 class ClassFoldersDataset(TreeDataset):
-    """A folder for each class; a name is `<class>/x`, classes are numbered in alphabetical order."""
+    """A folder for each class. The name of a photo is `<class>/x`; classes are numbered in alphabetical order."""
 
     kind = "class-folders"
 
@@ -56,13 +58,15 @@ class ClassFoldersDataset(TreeDataset):
         self._tree = FileTree(root)
         self._masks, self._photos = _photos_and_masks(self._tree)
         if not self._masks:
-            raise EmatError(f"{root} has no masks; they lie in masks/<class>/x.png or beside photos in <class>/x.png")
+            raise EmatError(
+                f"{root} has no masks; put them into masks/<class>/x.png, or as <class>/x.png beside photos"
+            )
         self.names = tuple(self._masks)
         self.classes = number_classes(sorted({_class_of(name) for name in (*self._masks, *self._photos)}))
         self._index = {name: number for number, name in enumerate(self.classes, start=1)}
 
     def mask(self, name: str) -> LabelMap:
-        """The index of the photo's class where its object is, (H, W)."""
+        """Return class indices, (H, W): the index of the photo's class where its object is, 0 elsewhere."""
         if name not in self._masks:
             raise self.unknown(name)
         path = self._masks[name]
@@ -73,7 +77,7 @@ class ClassFoldersDataset(TreeDataset):
 
 
 def has_pairs_in_class_folders(tree: FileTree) -> bool:
-    """Whether photos lie beside masks of the same name in folders below the root."""
+    """Whether a folder below the root has a photo and a mask of the same name."""
     return any(_pairs(names) for folder, names in tree.folders.items() if folder)
 
 

@@ -1,18 +1,20 @@
-"""The fold lists that circulate for PASCAL-5i and COCO-20i, by their counts and hashes.
+"""Counts and hashes of the published fold lists of PASCAL-5i and COCO-20i.
 
-Holding a list against this table answers "are these the right ones?" without shipping anyone's list. COCO's
-training lists of folds 1 to 3 are not on record.
+With this table, emat can tell whether a list is the published one without containing the lists. COCO's training lists
+of folds 1 to 3 are not in the table.
 """
 
 from dataclasses import dataclass
 
+from emat.datasets.fold_lists import FoldList
+
 
 @dataclass(frozen=True)
 class PublishedList:
-    """Entries and different images of a published list, and its `FoldList.sha256`."""
+    """The numbers of entries and of different photos of a published list, and its `FoldList.sha256`."""
 
     entries: int
-    images: int
+    photos: int
     sha256: str
 
 
@@ -79,3 +81,14 @@ PUBLISHED_LISTS: dict[tuple[str, str, int], PublishedList] = {  # by (data set, 
     ),
     ("coco", "0-15", 3): PublishedList(9786, 8836, "5bab1bf04bdce536f93415e35b2e928a579736a5a091281f69e4be365b923e8c"),
 }
+
+
+def published_list(fold_list: FoldList) -> PublishedList | None:
+    """Return the published list of the same data set, split and fold; None if the table does not have it."""
+    return PUBLISHED_LISTS.get((fold_list.dataset, fold_list.split, fold_list.fold))
+
+
+def equals_published(fold_list: FoldList) -> bool | None:
+    """Whether the list has the same entries as the published one; None if the table does not have that."""
+    published = published_list(fold_list)
+    return None if published is None else published.sha256 == fold_list.sha256

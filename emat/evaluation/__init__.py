@@ -1,1 +1,1 @@
-"""How good predictions are: scores of tasks, and how sure they are."""
+"""How good predictions are: the scores of few-shot tasks, and how certain the scores are."""

@@ -1,51 +1,152 @@
-"""One pass over all queries: each photo encoded once, each pair of query and support compared once.
+"""Many evaluations in one pass: each photo is encoded once, and each query is compared once with each support.
 
-The evidence of a query's pairs lives as long as that query is answered; features and support encodings are kept within
-limits, and made again when they were dropped. Any number of threads may answer queries of one pass.
+Most tasks of the three settings are the same, and tasks of other ways and shots share pairs of photos. So the tasks of
+all configurations are drawn first, and `plan` groups them by query. `OnePass` then answers one query after the other.
+What it computes for a query is kept until that query is answered. Features and support encodings are kept within
+limits of memory, and are computed again if they were dropped. Several threads may answer queries of one pass.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from threading import Lock
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from emat.datasets.dataset import Dataset
 from emat.device import free_memory, main_memory
 from emat.errors import EmatError
-from emat.evaluation.outcome import TaskOutcome, judge_task
-from emat.evaluation.plan import Pair, Place, QueryWork, Question
-from emat.images import Pixels
-from emat.inference.feature_cache import FeatureCache
-from emat.method import PAPER_THRESHOLDS, Decision, Method, Thresholds
+from emat.evaluation.metrics import TaskOutcome, judge_task
+from emat.evaluation.refined_tasks import RefinedTasks
+from emat.features import FeatureCache
+from emat.images import VOID, Pixels
+from emat.methods.base import PAPER_THRESHOLDS, Decision, LabelledFeatures, Learnt, Method, Thresholds
+from emat.refine.refiner import Refinement
+from emat.tasks.task import Configuration, Task
 
 Result = TypeVar("Result")
+Key = TypeVar("Key")
+SupportPair: TypeAlias = tuple[str, int]  # a support photo and the class that it is an example of
+SupportsByWay: TypeAlias = tuple[tuple[int, ...], tuple[tuple[str, ...], ...]]  # a task's ways and shots
 
-FEATURE_SHARE, SUPPORT_SHARE = 0.25, 0.25  # of the memory that is available when a pass begins
-MEMORY_IF_UNKNOWN = 4 * 2**30
+FEATURE_SHARE, SUPPORT_SHARE = 0.25, 0.25  # of the memory that is free when a pass begins
+LEARNT_BYTES = 1 << 28  # of what a method learnt from the supports of tasks
+
+
+@dataclass(frozen=True)
+class TaskIndex:
+    """Which task an outcome belongs to: the index of its configuration, and its index among that one's tasks."""
+
+    configuration: int
+    task: int
+
+
+@dataclass(frozen=True)
+class SharedTask:
+    """The support set of a task that may occur in any number of configurations."""
+
+    ways: tuple[int, ...]
+    shots: tuple[tuple[str, ...], ...]  # shots[w] are the support photos of ways[w]
+    indices: tuple[TaskIndex, ...]  # where it occurs
+
+    @property
+    def pairs(self) -> tuple[SupportPair, ...]:
+        """The different (support photo, class) pairs."""
+        by_way = zip(self.ways, self.shots, strict=True)
+        return tuple(dict.fromkeys((name, way) for way, names in by_way for name in names))
+
+
+@dataclass(frozen=True)
+class QueryWork:
+    """All different tasks of one query photo."""
+
+    query: str
+    tasks: tuple[SharedTask, ...]
+
+    @property
+    def pairs(self) -> tuple[SupportPair, ...]:
+        """The different (support photo, class) pairs that the query is compared with."""
+        return tuple(dict.fromkeys(pair for task in self.tasks for pair in task.pairs))
+
+
+def plan(configurations: Mapping[int, Configuration], done: Collection[TaskIndex] = ()) -> list[QueryWork]:
+    """Group the tasks of all configurations by query, in the order in which the queries first occur.
+
+    Args:
+        configurations: The configurations by their index.
+        done: Tasks that are left out because their outcomes are known.
+    """
+    finished = set(done)
+    indices: dict[str, dict[tuple[tuple[int, ...], tuple[tuple[str, ...], ...]], list[TaskIndex]]] = {}
+    for number, configuration in configurations.items():
+        for position, task in enumerate(configuration.tasks):
+            index = TaskIndex(number, position)
+            if index not in finished:
+                indices.setdefault(task.query, {}).setdefault((task.ways, task.shots), []).append(index)
+    return [
+        QueryWork(query, tuple(SharedTask(ways, shots, tuple(found)) for (ways, shots), found in tasks.items()))
+        for query, tasks in indices.items()
+    ]
+
+
+@dataclass(frozen=True)
+class Savings:
+    """How much work a plan has, and how much (`..._apart`) it would be one task after the other."""
+
+    tasks: int
+    questions: int  # different tasks
+    pairs: int
+    pairs_apart: int
+    images: int
+    images_apart: int
+
+
+def savings(configurations: Sequence[Configuration]) -> Savings:
+    """Count how much work the tasks of `configurations` have in common."""
+    work = plan(dict(enumerate(configurations)))
+    tasks: list[Task] = [task for each in configurations for task in each.tasks]
+    return Savings(
+        tasks=len(tasks),
+        questions=sum(len(each.tasks) for each in work),
+        pairs=sum(len(each.pairs) for each in work),
+        pairs_apart=sum(len(shots) for task in tasks for shots in task.shots),
+        images=len({name for task in tasks for name in task.photos}),
+        images_apart=sum(len(task.photos) for task in tasks),
+    )
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Bytes that a pass may keep from one query to the next."""
+    """How many bytes a pass may keep from one query to the next."""
 
     features: int
     supports: int
 
 
 def default_limits(processes: int = 1) -> Limits:
-    """A share of the memory that is free now, for each of so many processes on this machine."""
-    available = (main_memory().available or MEMORY_IF_UNKNOWN) / processes
+    """Return limits that share the memory that is free now between so many processes on this machine."""
+    available = main_memory().available / processes
     return Limits(int(FEATURE_SHARE * available), int(SUPPORT_SHARE * available))
 
 
 class OnePass:
-    """Answers queries of `dataset` by `method`, whose features `cache` gives.
+    """Answers the tasks of one query after the other.
 
-    `only_segment` leaves presence out, as if the method did not predict it.
+    Args:
+        method: The method that answers.
+        dataset: The data set of the photos and masks.
+        cache: Encodes photos with the method's backbone, or gives features that it has kept.
+        thresholds: The probabilities from which a class is present and a pixel belongs to a class.
+        only_segment: Ignore the predicted presence, as if the method did not predict it.
+        support_bytes: How many bytes of support encodings to keep; None uses a share of the free memory.
+        refine: How masks are refined, as a segmenter does it; None for not at all, as in the paper.
+
+    Raises:
+        EmatError: If the data set has no photos.
     """
 
     def __init__(
@@ -57,45 +158,75 @@ class OnePass:
         thresholds: Thresholds = PAPER_THRESHOLDS,
         only_segment: bool = False,
         support_bytes: int | None = None,
+        refine: Refinement | None = None,
     ) -> None:
         if not dataset.has_photos:
-            raise EmatError(f"{dataset.root} holds masks but no photos; an evaluation looks at both")
+            raise EmatError(f"{dataset.root} has masks but no photos; an evaluation needs both")
         self.method, self.dataset, self.cache = method, dataset, cache
         self.thresholds, self.only_segment = thresholds, only_segment
         limit = default_limits().supports if support_bytes is None else support_bytes
-        on_device = free_memory(next(method.parameters()).device)  # encodings live where the method is
-        self._supports = _Supports(limit if on_device is None else min(limit, int(SUPPORT_SHARE * on_device)))
+        on_device = free_memory(next(method.parameters()).device)  # encodings are on the method's device
+        self._supports: _Kept[SupportPair] = _Kept(min(limit, int(SUPPORT_SHARE * on_device)))
+        self._learnt: _Kept[SupportsByWay] = _Kept(LEARNT_BYTES)
+        self._refining = None if refine is None else RefinedTasks(dataset, refine, thresholds.mask)
 
-    def answer(self, work: QueryWork) -> list[tuple[Place, TaskOutcome]]:
-        """The outcome of every task that asks something of this query."""
+    def answer(self, work: QueryWork) -> list[tuple[TaskIndex, TaskOutcome]]:
+        """Return the outcome of every task of one query."""
         mask = self.dataset.mask(work.query)
 
-        def judge(question: Question, decision: Decision) -> TaskOutcome:
+        def judge(task: SharedTask, decision: Decision) -> TaskOutcome:
             present, scores = (None, None) if self.only_segment else (decision.present, decision.scores)
-            return judge_task(question.ways, present, decision.label_map, mask, scores)
+            label_map = (
+                decision.label_map if refining is None else refining(task.ways, task.shots, decision.probabilities)
+            )
+            return judge_task(task.ways, present, label_map, mask, scores)
 
+        refining = None if self._refining is None else self._refining.of_query(work.query)
         outcomes = self.decisions(work, (mask.shape[0], mask.shape[1]), judge)
-        asked = zip(work.questions, outcomes, strict=True)
-        return [(place, outcome) for question, outcome in asked for place in question.places]
+        answered = zip(work.tasks, outcomes, strict=True)
+        return [(index, outcome) for task, outcome in answered for index in task.indices]
 
     @torch.no_grad()
     def decisions(
-        self, work: QueryWork, size: tuple[int, int], use: Callable[[Question, Decision], Result]
+        self, work: QueryWork, size: tuple[int, int], use: Callable[[SharedTask, Decision], Result]
     ) -> list[Result]:
-        """What `use` makes of the method's answer to each question, at `size` (H, W).
+        """Call `use` with each different task of one query and the method's decision for it, at `size` (H, W).
 
-        An answer holds maps of full size, so it is used up where it is made.
+        A decision holds maps of full size, so it is used where it is made and not collected.
+
+        Returns:
+            What `use` returned for each task.
         """
         query = self.method.encode_query(self.cache.features_of(work.query, self._photo))
         evidence = {pair: self.method.compare(query, [self._support(pair)])[0] for pair in work.pairs}
         found = []
-        for question in work.questions:
-            by_way = zip(question.ways, question.shots, strict=True)
+        for task in work.tasks:
+            by_way = zip(task.ways, task.shots, strict=True)
             shots = [[evidence[name, way] for name in names] for way, names in by_way]
-            found.append(use(question, self.method.decide(shots, size, self.thresholds)))
+            learnt = self._learnt_from(task) if self.method.learns else None
+            applied = None if learnt is None else self.method.apply_learnt(query, learnt)
+            found.append(use(task, self.method.decide(shots, size, self.thresholds, applied)))
         return found
 
-    def _support(self, pair: Pair) -> Any:
+    def _learnt_from(self, task: SharedTask) -> Learnt | None:
+        """What the method learns from the supports of a task; the same supports are learnt from once."""
+        key = (task.ways, task.shots)
+        kept = self._learnt.get(key)
+        if kept is None:
+            masks: dict[str, dict[int, NDArray[np.bool_]]] = {}  # by photo and way
+            for way, (class_id, names) in enumerate(zip(task.ways, task.shots, strict=True)):
+                for name in names:
+                    masks.setdefault(name, {})[way] = self.dataset.mask(name) == class_id
+            photos = []
+            for name, shown in masks.items():
+                features = self.cache.features_of(name, self._photo)
+                labels = labels_of_support(shown, self.dataset.mask(name) == VOID, len(task.ways))
+                photos.append(LabelledFeatures(features, labels.to(features.tensors[0].device)))
+            kept = self.method.learn(photos)
+            self._learnt.keep(key, kept)
+        return kept
+
+    def _support(self, pair: SupportPair) -> Any:
         kept = self._supports.get(pair)
         if kept is None:
             name, class_id = pair
@@ -109,32 +240,53 @@ class OnePass:
         return self.dataset.image(name)
 
 
-class _Supports:
-    """Support encodings, those used longest ago dropped beyond `limit` bytes."""
+def labels_of_support(masks: Mapping[int, NDArray[np.bool_]], void: NDArray[np.bool_], ways: int) -> Tensor:
+    """Say for every pixel of a support photo to which ways it belongs, as far as the task tells.
+
+    Args:
+        masks: The mask (H, W) of each way that the photo is a support of.
+        void: Where (H, W) the data set does not say what the photo shows.
+        ways: The number of ways.
+
+    Returns:
+        (ways, H, W) uint8: 1 = the class, 0 = not the class, 255 = unknown. A task shows no other mask of the photo,
+        so another way may be anywhere except where a given mask is.
+
+    >>> mask, void = np.array([[True, False, False]]), np.array([[False, False, True]])
+    >>> labels_of_support({1: mask}, void, ways=2).tolist()
+    [[[0, 255, 255]], [[1, 0, 255]]]
+    """
+    taken = np.any(list(masks.values()), axis=0)  # (H, W)
+    labels = np.stack([masks.get(way, np.where(taken, 0, VOID)) for way in range(ways)])
+    return torch.from_numpy(np.where(void, VOID, labels).astype(np.uint8))
+
+
+class _Kept(Generic[Key]):
+    """What a method made. Beyond `limit` bytes, what was not used for the longest time is dropped."""
 
     def __init__(self, limit: int) -> None:
         self._limit, self._bytes = limit, 0
-        self._kept: OrderedDict[Pair, Any] = OrderedDict()
+        self._kept: OrderedDict[Key, Any] = OrderedDict()
         self._lock = Lock()
 
-    def get(self, pair: Pair) -> Any | None:
+    def get(self, key: Key) -> Any | None:
         with self._lock:
-            if pair in self._kept:
-                self._kept.move_to_end(pair)
-            return self._kept.get(pair)
+            if key in self._kept:
+                self._kept.move_to_end(key)
+            return self._kept.get(key)
 
-    def keep(self, pair: Pair, encoding: Any) -> None:
+    def keep(self, key: Key, value: Any) -> None:
         with self._lock:
-            if pair in self._kept:  # made by another thread at the same time
+            if key in self._kept:  # another thread made it at the same time
                 return
-            self._kept[pair] = encoding
-            self._bytes += tensor_bytes(encoding)
+            self._kept[key] = value
+            self._bytes += tensor_bytes(value)
             while self._bytes > self._limit:
                 self._bytes -= tensor_bytes(self._kept.popitem(last=False)[1])
 
 
 def tensor_bytes(value: Any) -> int:
-    """Bytes of all tensors in a method's encoding: a tensor, a dataclass or a sequence of such.
+    """Return the bytes of all tensors in a method's encoding, which is a tensor, a dataclass or a sequence of such.
 
     >>> tensor_bytes((torch.zeros(3), [torch.zeros(2, dtype=torch.int64)]))
     28

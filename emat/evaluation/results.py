@@ -1,4 +1,8 @@
-"""Results of a run as one JSON file: what was asked, of whom, on what, and what came of every task."""
+"""The results of an evaluation as one JSON file, with everything that is needed to read and to repeat it.
+
+The file's key for configurations is "cells", and "configuration" is its key for what folds share (`Conditions`).
+Both stay as they are, so that every version reads the files of the others.
+"""
 
 import json
 import os
@@ -14,68 +18,73 @@ import torch
 from emat import __version__
 from emat.device import available_devices, main_memory
 from emat.errors import EmatError
-from emat.evaluation.metrics import count_outcome
-from emat.evaluation.outcome import TaskOutcome
-from emat.evaluation.plan import Place, savings
-from emat.evaluation.run import Outcomes, Run, plain_protocol
-from emat.evaluation.summary import INTERVAL_SEED, LEVEL, RESAMPLES, Configuration, FoldCounts, Summary, summarise
-from emat.formats.whole_files import write_text
-from emat.tasks.frozen import FrozenTasks
+from emat.evaluation.metrics import TaskOutcome, count_outcome
+from emat.evaluation.one_pass import TaskIndex, savings
+from emat.evaluation.run import Outcomes, Run
+from emat.evaluation.summary import INTERVAL_SEED, LEVEL, RESAMPLES, Conditions, FoldCounts, Summary, summarise
+from emat.files import write_text
+from emat.tasks.task import Configuration
 
 FORMAT = "emat evaluation 1"
-OWN_THRESHOLDS = "own"  # in place of numbers: each method had those of its head's file
+OWN_THRESHOLDS = "own"  # written instead of numbers if every head was evaluated with the thresholds of its own file
 OUTCOME_FIELDS = ("ways", "truth", "present", "intersections", "unions", "background", "foreground", "scores")
 
 
 def results(run: Run, outcomes: Outcomes, *, options: Mapping[str, Any], seconds: float) -> dict[str, Any]:
-    """Everything needed to read a run, and to repeat it. `outcomes[i][t]` is of task t of `cells[i]`."""
+    """Return the content of a results file.
+
+    Args:
+        run: What was evaluated.
+        outcomes: The outcome of every task.
+        options: What the user asked for.
+        seconds: How long it took.
+    """
     rows = [
-        [outcomes[Place(number, position)].row() for position in range(len(cell.tasks))]
-        for number, cell in enumerate(run.cells)
+        [outcomes[TaskIndex(index, task)].row() for task in range(len(configuration.tasks))]
+        for index, configuration in enumerate(run.configurations)
     ]
-    cells = [_cell(cell) for cell in run.cells]
+    configurations = [_described(each) for each in run.configurations]
     return {
         "format": FORMAT,
         "fingerprint": run.fingerprint,
         "emat": __version__,
         "methods": {
-            str(fold): {**contender.description(), "thresholds": asdict(run.thresholds_of(contender))}
-            for fold, contender in sorted(run.contenders.items())
+            str(fold): {**evaluated.description(), "thresholds": asdict(run.thresholds_of(evaluated))}
+            for fold, evaluated in sorted(run.methods.items())
         },
         "options": dict(options),
         "thresholds": OWN_THRESHOLDS if run.thresholds is None else asdict(run.thresholds),
         "only_segment": run.only_segment,
+        **({} if run.refine is None else {"refine": run.refine}),
         "data_state": run.data_state,
         "seeds": {"task": "numpy.random.RandomState(task index)", "intervals": INTERVAL_SEED},
         "intervals": {"level": LEVEL, "resamples": RESAMPLES, "over": "tasks, within their fold"},
         "machine": machine(),
         "seconds": round(seconds, 2),
-        "work": asdict(savings(run.cells)),
-        "cells": cells,
-        "summaries": [_plain(each) for each in summarise(fold_counts(cells, rows))],
+        "work": asdict(savings(run.configurations)),
+        "cells": configurations,
+        "summaries": [_plain(each) for each in summarise(fold_counts(configurations, rows))],
         "outcome_fields": OUTCOME_FIELDS,
         "outcomes": rows,
     }
 
 
-def fold_counts(cells: Sequence[Mapping[str, Any]], outcomes: Sequence[Sequence[Any]]) -> list[FoldCounts]:
-    """The cells of a results file with their tasks' outcomes, ready to be summarised."""
+def fold_counts(configurations: Sequence[Mapping[str, Any]], outcomes: Sequence[Sequence[Any]]) -> list[FoldCounts]:
+    """Count the outcomes of each configuration of a results file (its "cells" and "outcomes")."""
     found = []
-    for cell, rows in zip(cells, outcomes, strict=True):
-        protocol = cell["protocol"]
-        asked = Configuration(
-            cell["dataset"], cell["split"], *(protocol[key] for key in ("way", "shot", "setting", "query_has_class"))
-        )
-        counts = [count_outcome(TaskOutcome.from_row(row), cell["class_ids"]) for row in rows]
-        found.append(FoldCounts(asked, int(cell["fold"]), counts))
+    for configuration, rows in zip(configurations, outcomes, strict=True):
+        fields = {**configuration["protocol"], "dataset": configuration["dataset"], "split": configuration["split"]}
+        conditions = Conditions(**{name: fields[name] for name in Conditions._fields})
+        counts = [count_outcome(TaskOutcome.from_row(row), configuration["class_ids"]) for row in rows]
+        found.append(FoldCounts(conditions, int(configuration["fold"]), counts))
     return found
 
 
 def summaries_of(content: Mapping[str, Any]) -> list[Summary]:
-    """The table of a results file."""
+    """Return the summaries in the content of a results file."""
     return [
         Summary(
-            Configuration(**each["configuration"]),
+            Conditions(**each["configuration"]),
             each["fold"],
             tuple(each["folds"]),
             each["tasks"],
@@ -87,15 +96,19 @@ def summaries_of(content: Mapping[str, Any]) -> list[Summary]:
 
 
 def write_results(path: Path, content: Mapping[str, Any]) -> None:
-    """Write `content` to `path`, whole or not at all: readable at its top, then a line for each task."""
+    """Write the content of a results file, completely or not at all; the outcome of every task is on its own line."""
     head = json.dumps({key: value for key, value in content.items() if key != "outcomes"}, indent=1)
-    cells = [",\n".join(json.dumps(row, separators=(",", ":")) for row in rows) for rows in content["outcomes"]]
-    rows = "\n],\n[\n".join(cells)
+    parts = [",\n".join(json.dumps(row, separators=(",", ":")) for row in rows) for rows in content["outcomes"]]
+    rows = "\n],\n[\n".join(parts)
     write_text(path, f'{head[:-2]},\n "outcomes": [[\n{rows}\n]]\n}}\n')
 
 
 def read_results(path: Path) -> dict[str, Any]:
-    """The results in `path`; EmatError if it is something else, or damaged."""
+    """Read a results file.
+
+    Raises:
+        EmatError: If `path` is missing, damaged or something else.
+    """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -103,20 +116,20 @@ def read_results(path: Path) -> dict[str, Any]:
     except ValueError:
         content = None
     if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise EmatError(f"{path} is no file of results that emat {__version__} reads; emat eval -o writes one")
+        raise EmatError(f"{path} is not a results file that emat {__version__} can read; emat eval writes one")
     try:
-        for cell, rows in zip(content["cells"], content["outcomes"], strict=True):
-            if len(rows) != cell["tasks"]:
-                raise ValueError(f"{len(rows)} outcomes of {cell['tasks']} tasks")
+        for configuration, rows in zip(content["cells"], content["outcomes"], strict=True):
+            if len(rows) != configuration["tasks"]:
+                raise ValueError(f"{len(rows)} outcomes of {configuration['tasks']} tasks")
         fold_counts(content["cells"], content["outcomes"])
         summaries_of(content)
     except (KeyError, TypeError, ValueError, IndexError) as error:
-        raise EmatError(f"{path} is a damaged file of results ({error!r}); evaluate again") from None
+        raise EmatError(f"{path} is a damaged results file ({error!r}); run the evaluation again") from None
     return content
 
 
 def machine() -> dict[str, Any]:
-    """Where this runs, as far as it explains times and last digits."""
+    """Describe this machine, as far as it explains times and the last digits of numbers."""
     return {
         "platform": platform.platform(),
         "processor": platform.processor() or platform.machine(),
@@ -130,19 +143,21 @@ def machine() -> dict[str, Any]:
     }
 
 
-def _cell(cell: FrozenTasks) -> dict[str, Any]:
+def _described(configuration: Configuration) -> dict[str, Any]:
     return {
-        "dataset": cell.dataset,
-        "fold": cell.fold,
-        "split": cell.split,
-        "class_ids": cell.class_ids,
-        "list_sha256": cell.list_sha256,
-        "protocol": plain_protocol(cell.protocol),
-        "tasks": len(cell.tasks),
-        "augmented": sum(task.augmented for task in cell.tasks),
-        "digest": cell.digest,
+        "dataset": configuration.dataset,
+        "fold": configuration.fold,
+        "split": configuration.split,
+        "class_ids": configuration.class_ids,
+        "list_sha256": configuration.list_sha256,
+        "protocol": configuration.protocol.as_json(),
+        "tasks": len(configuration.tasks),
+        "augmented": sum(task.augmented for task in configuration.tasks),
+        "digest": configuration.digest,
     }
 
 
 def _plain(summary: Summary) -> dict[str, Any]:
-    return {**asdict(summary), "configuration": summary.configuration._asdict()}
+    fields = asdict(summary)
+    del fields["conditions"]
+    return {"configuration": summary.conditions._asdict(), **fields}

@@ -1,4 +1,4 @@
-"""A run: cells answered by their contenders, journalled as it goes, so that nothing finished is done twice."""
+"""An evaluation: the tasks of all configurations are answered, and a journal is kept so that it can be resumed."""
 
 import glob
 import hashlib
@@ -11,62 +11,67 @@ from typing import Any, TypeAlias
 
 from emat import __version__
 from emat.datasets.dataset import Dataset
+from emat.device import all_cores
+from emat.distributed import ALONE, Processes
 from emat.errors import EmatError
-from emat.evaluation.contender import Contender
-from emat.evaluation.one_pass import Limits, OnePass, default_limits
-from emat.evaluation.outcome import TaskOutcome
-from emat.evaluation.plan import Place, QueryWork, plan
-from emat.evaluation.processes import ALONE, Processes
-from emat.evaluation.workers import all_cores
-from emat.formats.journal import Journal
-from emat.inference.feature_cache import FeatureCache
-from emat.method import PAPER_THRESHOLDS, Thresholds
-from emat.tasks.frozen import FrozenTasks
-from emat.tasks.sampling import Protocol
+from emat.evaluation.metrics import TaskOutcome
+from emat.evaluation.one_pass import Limits, OnePass, QueryWork, TaskIndex, default_limits, plan
+from emat.features import FeatureCache
+from emat.files import Journal
+from emat.methods.base import PAPER_THRESHOLDS, Thresholds
+from emat.methods.trained_head import EvaluatedMethod
+from emat.refine.refiner import Refinement
+from emat.tasks.task import Configuration
 
-Outcomes: TypeAlias = dict[Place, TaskOutcome]
-Watch: TypeAlias = Callable[[Sequence[QueryWork]], Iterable[QueryWork]]  # may show progress while it gives the work
+Outcomes: TypeAlias = dict[TaskIndex, TaskOutcome]
+Watch: TypeAlias = Callable[[Sequence[QueryWork]], Iterable[QueryWork]]  # passes the work on, and may show progress
 
 
 @dataclass(frozen=True)
 class Run:
-    """What is asked, and of whom: `contenders` has one for the fold of every cell.
+    """What is evaluated: the tasks of some configurations, and the method that answers each fold.
 
-    Without `thresholds` each contender answers with its own.
+    `methods` has one for the fold of every configuration. If `thresholds` is None, each uses the thresholds of its own
+    file.
     """
 
-    cells: tuple[FrozenTasks, ...]
-    contenders: Mapping[int, Contender]
+    configurations: tuple[Configuration, ...]
+    methods: Mapping[int, EvaluatedMethod]
     thresholds: Thresholds | None = PAPER_THRESHOLDS
     only_segment: bool = False
-    data_state: str = ""  # of the photos and masks
+    data_state: str = ""  # changes when the files of photos or masks change
+    refine: Refinement | None = None  # how masks are refined
 
     def __post_init__(self) -> None:
-        if not self.cells:
+        if not self.configurations:
             raise EmatError("there is nothing to evaluate; ask for at least one fold, way, shot and setting")
 
     @property
     def fingerprint(self) -> str:
-        """Hash of everything the outcomes depend on; the machine is no part of it."""
+        """Hash of everything that the outcomes depend on, except the machine."""
         state = {
             "emat": __version__,
             "cells": [
-                [cell.dataset, cell.fold, cell.split, cell.list_sha256, plain_protocol(cell.protocol), cell.digest]
-                for cell in self.cells
+                [each.dataset, each.fold, each.split, each.list_sha256, each.protocol.as_json(), each.digest]
+                for each in self.configurations
             ],
             "weights": {
                 fold: [each.method.name, each.method.preparation.image_size, each.weights_sha256]
-                for fold, each in self.contenders.items()
+                for fold, each in self.methods.items()
             },
-            "thresholds": {fold: asdict(self.thresholds_of(each)) for fold, each in self.contenders.items()},
+            "thresholds": {fold: asdict(self.thresholds_of(each)) for fold, each in self.methods.items()},
             "only_segment": self.only_segment,
             "data_state": self.data_state,
         }
+        if self.refine is not None:
+            state["refine"] = self.refine
+        if any(each.method.learns for each in self.methods.values()):
+            state["learn"] = True
         return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
 
-    def thresholds_of(self, contender: Contender) -> Thresholds:
-        """What `contender` answers with."""
-        return contender.thresholds if self.thresholds is None else self.thresholds
+    def thresholds_of(self, evaluated: EvaluatedMethod) -> Thresholds:
+        """Return the thresholds that `evaluated` is evaluated with."""
+        return evaluated.thresholds if self.thresholds is None else self.thresholds
 
 
 def evaluate(
@@ -79,12 +84,25 @@ def evaluate(
     limits: Limits | None = None,
     watch: Watch = iter,
 ) -> Outcomes | None:
-    """All outcomes of `run`; only the first of several processes gets them.
+    """Answer all tasks of `run`.
 
-    `journal` is the file that an interrupted run goes on from; every process has one, beside the others. `features` is
-    a folder in which encoded photos are kept for other runs.
+    Args:
+        run: What is evaluated.
+        dataset: The data set of the photos and masks.
+        journal: The path of the journal, from which a stopped evaluation is resumed. Every process appends its rank
+            to the name and writes a file of its own.
+        processes: Which of how many processes this one is.
+        features: A folder that keeps the features of photos for other runs.
+        limits: How much memory to use for features and support encodings.
+        watch: Is given the work of this process, and may show progress.
+
+    Returns:
+        The outcome of every task in the first process, and None in the others.
+
+    Raises:
+        EmatError: If the data set lacks a photo, or the journal belongs to another run.
     """
-    _check_names(run.cells, dataset)
+    _check_names(run.configurations, dataset)
     limits = limits or default_limits(processes.on_machine)
     header = _header(run)
     done = _read_journals(journal, header)
@@ -92,13 +110,15 @@ def evaluate(
     before = time.monotonic()
     try:
         cache = None
-        for contender, cells in _by_contender(run):
-            work = _share(cells, done, processes)
+        for evaluated, configurations in _by_method(run):
+            work = _share(configurations, done, processes)
             if work:
-                if cache is None or not cache.serves(contender.method):  # heads on one backbone share its features
-                    cache = FeatureCache(contender.method, memory_bytes=limits.features, folder=features)
-                answering = _pass(run, contender, dataset, cache, limits)
-                with all_cores(next(contender.method.parameters()).device) as workers:
+                if cache is None or not cache.serves(
+                    evaluated.method
+                ):  # heads with the same backbone share its features
+                    cache = FeatureCache(evaluated.method, memory_bytes=limits.features, folder=features)
+                answering = _pass(run, evaluated, dataset, cache, limits)
+                with all_cores(next(evaluated.method.parameters()).device) as workers:
                     for each, answers in zip(watch(work), workers.map(answering.answer, work), strict=True):
                         now = time.monotonic()
                         mine.add(_record(each.query, now - before, answers))
@@ -109,63 +129,62 @@ def evaluate(
     if processes.rank:
         return None
     outcomes = _read_journals(journal, header)
-    asked = sum(len(cell.tasks) for cell in run.cells)
-    if len(outcomes) != asked:
+    expected = sum(len(each.tasks) for each in run.configurations)
+    if len(outcomes) != expected:
         raise EmatError(
-            f"{asked - len(outcomes)} of {asked} tasks have no outcome; processes on several machines must share "
+            f"{expected - len(outcomes)} of {expected} tasks have no outcome; processes on several machines must share "
             f"the folder {journal.parent}"
         )
     return outcomes
 
 
 def seconds_spent(run: Run, journal: Path) -> float:
-    """How long `evaluate` took, in all the sessions that were needed: the slowest process counts."""
+    """Return how long `evaluate` took, over all its interruptions; of several processes the slowest counts."""
     records = [_records(path, _header(run)) for path in _journals(journal)]
     return max((sum(float(each.get("seconds", 0)) for each in some) for some in records), default=0.0)
 
 
 def remove_journals(journal: Path) -> None:
-    """What `evaluate` kept for a run to go on from; for when its results are written."""
+    """Delete the journals of a run, when its results are written."""
     for path in _journals(journal):
         path.unlink(missing_ok=True)
 
 
-def _share(cells: dict[int, FrozenTasks], done: Outcomes, processes: Processes) -> list[QueryWork]:
-    """What is left of this process's queries. What others have done by now must not move a query to another process."""
-    mine = {each.query for each in plan(cells)[processes.rank :: processes.count]}
-    return [each for each in plan(cells, done) if each.query in mine]
+def _share(configurations: dict[int, Configuration], done: Outcomes, processes: Processes) -> list[QueryWork]:
+    """Return what is left of this process's queries.
+
+    The queries are divided before those that are done are left out, so that every query stays with its process.
+    """
+    mine = {each.query for each in plan(configurations)[processes.rank :: processes.count]}
+    return [each for each in plan(configurations, done) if each.query in mine]
 
 
-def plain_protocol(protocol: Protocol) -> dict[str, Any]:
-    """A protocol as JSON has it."""
-    return {key: getattr(value, "value", value) for key, value in asdict(protocol).items()}
-
-
-def _pass(run: Run, contender: Contender, dataset: Dataset, cache: FeatureCache, limits: Limits) -> OnePass:
+def _pass(run: Run, evaluated: EvaluatedMethod, dataset: Dataset, cache: FeatureCache, limits: Limits) -> OnePass:
     return OnePass(
-        contender.method,
+        evaluated.method,
         dataset,
         cache,
-        thresholds=run.thresholds_of(contender),
+        thresholds=run.thresholds_of(evaluated),
         only_segment=run.only_segment,
         support_bytes=limits.supports,
+        refine=run.refine,
     )
 
 
-def _by_contender(run: Run) -> list[tuple[Contender, dict[int, FrozenTasks]]]:
-    """Contenders in the order of their first cell, each with its cells by number."""
-    groups: dict[int, tuple[Contender, dict[int, FrozenTasks]]] = {}
-    for number, cell in enumerate(run.cells):
-        contender = run.contenders[cell.fold]
-        groups.setdefault(id(contender), (contender, {}))[1][number] = cell
+def _by_method(run: Run) -> list[tuple[EvaluatedMethod, dict[int, Configuration]]]:
+    """Return the methods in the order in which they occur, each with its configurations by index."""
+    groups: dict[int, tuple[EvaluatedMethod, dict[int, Configuration]]] = {}
+    for index, configuration in enumerate(run.configurations):
+        evaluated = run.methods[configuration.fold]
+        groups.setdefault(id(evaluated), (evaluated, {}))[1][index] = configuration
     return list(groups.values())
 
 
-def _check_names(cells: Iterable[FrozenTasks], dataset: Dataset) -> None:
+def _check_names(configurations: Iterable[Configuration], dataset: Dataset) -> None:
     known = set(dataset.names)
-    for cell in cells:
-        for task in cell.tasks:
-            for name in task.images:
+    for configuration in configurations:
+        for task in configuration.tasks:
+            for name in task.photos:
                 if name not in known:
                     raise dataset.unknown(name)
 
@@ -187,7 +206,8 @@ def _read_journals(journal: Path, header: Mapping[str, Any]) -> Outcomes:
     outcomes: Outcomes = {}
     for path in _journals(journal):
         for record in _records(path, header):
-            outcomes.update((Place(cell, task), TaskOutcome.from_row(row)) for cell, task, row in record["outcomes"])
+            rows = record["outcomes"]
+            outcomes.update((TaskIndex(number, task), TaskOutcome.from_row(row)) for number, task, row in rows)
     return outcomes
 
 
@@ -195,18 +215,20 @@ def _records(path: Path, header: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
     with path.open(encoding="utf-8") as file:
         for number, line in enumerate(file):
             try:
-                record = json.loads(line) if line.endswith("\n") else None  # cut off: not written
+                record = (
+                    json.loads(line) if line.endswith("\n") else None
+                )  # a line without an end was not written completely
             except ValueError:
                 record = None
             if number == 0 and record != header:
                 raise EmatError(
-                    f"{path} was left by another run: other tasks, photos, masks, weights or options; delete it, "
-                    "or write to another file by -o"
+                    f"{path} belongs to another run, with other tasks, photos, masks, weights or options; delete it, "
+                    "or write to another file with --out"
                 )
             if number and isinstance(record, dict) and "outcomes" in record:
                 yield record
 
 
-def _record(query: str, seconds: float, answers: Iterable[tuple[Place, TaskOutcome]]) -> dict[str, Any]:
-    outcomes = [[place.cell, place.task, outcome.row()] for place, outcome in answers]
+def _record(query: str, seconds: float, answers: Iterable[tuple[TaskIndex, TaskOutcome]]) -> dict[str, Any]:
+    outcomes = [[index.configuration, index.task, outcome.row()] for index, outcome in answers]
     return {"query": query, "seconds": round(seconds, 3), "outcomes": outcomes}

@@ -1,8 +1,8 @@
-"""The thresholds that suit a head: the same answers, scored at many of them."""
+"""The thresholds that suit a head best: the same predictions are scored at many thresholds."""
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TypeAlias
 
@@ -10,32 +10,42 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emat.datasets.dataset import Dataset
-from emat.evaluation.metrics import Counts, Scores, compute, count_outcome, merge
-from emat.evaluation.one_pass import OnePass
-from emat.evaluation.outcome import outcome_of, true_labels
-from emat.evaluation.plan import QueryWork, Question, plan
+from emat.device import all_cores
+from emat.errors import EmatError
+from emat.evaluation.metrics import (
+    ScoreCounts,
+    Scores,
+    compute,
+    count_outcome,
+    merge,
+    outcome_of,
+    true_labels,
+)
+from emat.evaluation.one_pass import OnePass, QueryWork, SharedTask, plan
 from emat.evaluation.run import Watch
-from emat.evaluation.workers import all_cores
-from emat.inference.feature_cache import FeatureCache
-from emat.method import PAPER_THRESHOLD, Decision, Method, Thresholds
-from emat.tasks.frozen import FrozenTasks
+from emat.features import FeatureCache
+from emat.methods.base import PAPER_THRESHOLD, Decision, Method, Thresholds
+from emat.methods.label_map import likeliest
+from emat.methods.trained_head import Training
+from emat.tasks.benchmark import Benchmark
+from emat.tasks.task import Configuration
 
 CANDIDATES = tuple(percent / 100 for percent in range(10, 91, 5))
 
-Gate: TypeAlias = tuple[bool, ...]  # which ways of a question may have a mask
+Gate: TypeAlias = tuple[bool, ...]  # which ways of a task may have a mask
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """The scores of the same tasks at every candidate."""
+    """The scores of the same tasks at every candidate threshold."""
 
-    alike: Mapping[float, Scores]  # one threshold for presence and masks, as `emat eval` judges
-    gated: Mapping[Thresholds, Scores]  # as `Prediction` reads an answer: a class that is not present has no mask
+    alike: Mapping[float, Scores]  # the same threshold for presence and masks, as in `emat eval`
+    gated: Mapping[Thresholds, Scores]  # a class whose score is below the presence threshold has no mask
 
     def best(self) -> Thresholds:
-        """The most accurate presence threshold, and with it the mask threshold of the highest mIoU.
+        """Return the presence threshold of the best accuracy and, with it, the mask threshold of the best mIoU.
 
-        A method that does not predict presence keeps the paper's threshold for it.
+        The presence threshold of a method that does not predict presence is the paper's.
         """
         accuracy = {each: scores.accuracy for each, scores in self.alike.items()}
         judged = not any(map(math.isnan, accuracy.values()))
@@ -45,7 +55,7 @@ class Sweep:
 
 
 def middle_of_best(scores: Mapping[float, float]) -> float:
-    """The candidate with the highest score; the middle of the longest run of neighbours that share it.
+    """Return the candidate with the highest score, or the middle of the longest run of neighbours that share it.
 
     >>> middle_of_best({0.1: 0.7, 0.2: 0.4, 0.3: 0.7, 0.4: 0.7, 0.5: 0.7})
     0.4
@@ -57,27 +67,40 @@ def middle_of_best(scores: Mapping[float, float]) -> float:
 
 
 def sweep(
-    method: Method, dataset: Dataset, cells: Sequence[FrozenTasks], *, cache: FeatureCache, watch: Watch = iter
+    method: Method,
+    dataset: Dataset,
+    configurations: Sequence[Configuration],
+    *,
+    cache: FeatureCache,
+    watch: Watch = iter,
 ) -> Sweep:
-    """The scores of all tasks of `cells` together, at every candidate."""
-    classes = sorted({way for cell in cells for task in cell.tasks for way in task.ways})
+    """Score all tasks of all configurations together, at every candidate threshold.
+
+    Args:
+        method: The method whose thresholds are chosen.
+        dataset: The data set of the photos and masks.
+        configurations: The tasks.
+        cache: Encodes photos with the method's backbone.
+        watch: Is given the work, and may show progress.
+    """
+    classes = sorted({way for each in configurations for task in each.tasks for way in task.ways})
     answering = OnePass(method, dataset, cache)
 
-    def answer(work: QueryWork) -> list[_QuestionCounts]:
+    def answer(work: QueryWork) -> list[_TaskCounts]:
         mask = dataset.mask(work.query)
 
-        def judge(question: Question, decision: Decision) -> _QuestionCounts:
-            return _count(question, decision, mask, classes)
+        def judge(task: SharedTask, decision: Decision) -> _TaskCounts:
+            return _count(task, decision, mask, classes)
 
         return answering.decisions(work, (mask.shape[0], mask.shape[1]), judge)
 
     alike = [merge([], classes) for _ in CANDIDATES]
     gated = [[merge([], classes) for _ in CANDIDATES] for _ in CANDIDATES]
-    works = plan(dict(enumerate(cells)))
+    works = plan(dict(enumerate(configurations)))
     with all_cores(next(method.parameters()).device) as workers:
         for work, answers in zip(watch(works), workers.map(answer, works), strict=True):
-            for question, counts in zip(work.questions, answers, strict=True):
-                for _ in question.places:
+            for task, counts in zip(work.tasks, answers, strict=True):
+                for _ in task.indices:
                     alike = _added(alike, counts.alike)
                     gated = [_added(sums, counts.gated[gate]) for sums, gate in zip(gated, counts.gates, strict=True)]
     pairs = zip(CANDIDATES, gated, strict=True)
@@ -92,27 +115,25 @@ def sweep(
 
 
 @dataclass(frozen=True)
-class _QuestionCounts:
-    """One question's counts at every candidate."""
+class _TaskCounts:
+    """The counts of one task at every candidate."""
 
-    alike: list[Counts]
-    gates: list[Gate]  # of every candidate as presence threshold
-    gated: dict[Gate, list[Counts]]  # at every candidate as mask threshold
+    alike: list[ScoreCounts]
+    gates: list[Gate]  # for every candidate as presence threshold
+    gated: dict[Gate, list[ScoreCounts]]  # at every candidate as mask threshold
 
 
-def _count(
-    question: Question, decision: Decision, mask: NDArray[np.integer], classes: Sequence[int]
-) -> _QuestionCounts:
-    """Many presence thresholds let the same ways through: pixels are counted once for each such set."""
-    ways, truth = question.ways, true_labels(question.ways, mask)
+def _count(task: SharedTask, decision: Decision, mask: NDArray[np.integer], classes: Sequence[int]) -> _TaskCounts:
+    """Count at every candidate. Many presence thresholds admit the same ways; pixels are counted once for each set."""
+    ways, truth = task.ways, true_labels(task.ways, mask)
     gates = [tuple(score >= each for score in decision.certainty) for each in CANDIDATES]
     everything = (True,) * len(ways)
     confusions = {gate: _confusions(decision.probabilities, gate, truth) for gate in {everything, *gates}}
 
-    def counts(confusion: NDArray[np.int64], gate: Gate) -> Counts:
+    def counts(confusion: NDArray[np.int64], gate: Gate) -> ScoreCounts:
         return count_outcome(outcome_of(confusion, ways, None if decision.scores is None else gate), classes)
 
-    return _QuestionCounts(
+    return _TaskCounts(
         [counts(each, gate) for each, gate in zip(confusions[everything], gates, strict=True)],
         gates,
         {gate: [counts(each, gate) for each in confusions[gate]] for gate in set(gates)},
@@ -120,23 +141,66 @@ def _count(
 
 
 def _confusions(probabilities: NDArray[np.float32], gate: Gate, truth: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-    """(1 + N, 1 + N) at every candidate as mask threshold: a pixel goes to the likeliest way that is let through.
+    """Return the confusion (1 + N, 1 + N) at every candidate as mask threshold.
 
-    Pixels are counted once, by how many candidates they reach; of those, sums from the top.
+    A pixel belongs to the most probable way that `gate` admits. Pixels are counted once, by how many candidates their
+    probability reaches; sums of these counts from the top are the counts at each candidate.
     """
     passed = np.where(np.array(gate)[:, None, None], probabilities, np.float32(-1))  # (N, H, W)
-    reached = np.searchsorted(np.array(CANDIDATES, np.float32), passed.max(axis=0), side="right")  # (H, W)
+    best = likeliest(passed, threshold=0.0)
+    reached = np.searchsorted(np.array(CANDIDATES, np.float32), best.values.numpy(), side="right")  # (H, W)
     labels, levels = len(gate) + 1, len(CANDIDATES) + 1
-    places = (reached * labels + truth) * labels + passed.argmax(axis=0) + 1
-    counts = np.bincount(places.ravel(), minlength=levels * labels * labels).reshape(levels, labels, labels)
+    bins = (reached * labels + truth) * labels + best.labels.numpy()
+    counts = np.bincount(bins.ravel(), minlength=levels * labels * labels).reshape(levels, labels, labels)
     at_least = counts[::-1].cumsum(axis=0)[::-1]  # [k]: pixels that reach k candidates or more
     confusions = []
     for found in at_least[1:]:
         confusion = found.copy()
-        confusion[:, 0] = (at_least[0] - found).sum(axis=1)  # all the others are background
+        confusion[:, 0] = (at_least[0] - found).sum(axis=1)  # all other pixels are background
         confusions.append(confusion)
     return confusions
 
 
-def _added(sums: Sequence[Counts], more: Sequence[Counts]) -> list[Counts]:
+def _added(sums: Sequence[ScoreCounts], more: Sequence[ScoreCounts]) -> list[ScoreCounts]:
     return [one + other for one, other in zip(sums, more, strict=True)]
+
+
+@dataclass(frozen=True)
+class Remaining:
+    """A benchmark without the classes that are kept for a test, and what was left out, in words."""
+
+    benchmark: Benchmark
+    left_out: str | None
+
+
+def without_test(benchmark: Benchmark, training: Training, fold: int | None = None) -> Remaining:
+    """Leave the classes of `fold` out of `benchmark`; if `fold` is None, those that the head was not trained on."""
+    if fold is None and training.classes is not None:
+        return _without_unseen(benchmark, training) if training.kept_apart else Remaining(benchmark, None)
+    number = training.fold if fold is None else fold
+    if number is None:
+        return Remaining(benchmark, None)
+    test = benchmark.fold_list(number)
+    others = tuple(each for each in benchmark.fold_lists if each is not test)
+    if not others:
+        raise EmatError(f"fold {number} is left out and there is no other; make more folds with --folds")
+    return Remaining(replace(benchmark, fold_lists=others), f"fold {number}")
+
+
+def _without_unseen(benchmark: Benchmark, training: Training) -> Remaining:
+    assert benchmark.dataset is not None
+    names = {each: benchmark.dataset.classes[each - 1] for one in benchmark.fold_lists for each in one.class_ids}
+    seen = set(training.seen(list(names.values())))
+    lists = []
+    for one in benchmark.fold_lists:
+        kept = tuple(each for each in one.class_ids if names[each] in seen)
+        if kept:
+            entries = tuple((name, each) for name, each in one.entries if each in kept)
+            lists.append(replace(one, class_ids=kept, entries=entries))
+    if not lists:
+        raise EmatError(
+            f"the head was not trained on any class of {benchmark.dataset.root}, so all of them may be for testing; "
+            "name the fold to leave out with --fold"
+        )
+    left_out = ", ".join(name for name in names.values() if name not in seen)
+    return Remaining(replace(benchmark, fold_lists=tuple(lists)), left_out or None)

@@ -1,1 +1,1 @@
-"""Annotation files, read and written without knowing what data set they belong to."""
+"""Reading and writing the annotation formats: COCO, LabelMe, YOLO and PNG masks."""

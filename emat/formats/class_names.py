@@ -1,7 +1,7 @@
-"""Class names and the indices that stand for them in a label map: `names[i]` is index i + 1, 0 is background.
+"""Class names and their indices in a label map: `names[i]` has index i + 1, and 0 is background.
 
-255 always means void. A data set with more than 254 classes therefore has a reserved name at that place,
-which no photo ever shows, and its label maps are uint16.
+Index 255 always means void. The class list of a data set with more than 254 classes therefore has a reserved name for
+index 255, which does not occur in any mask, and its label maps are uint16.
 """
 
 import re
@@ -20,7 +20,10 @@ NUMBERED = re.compile(r"(\d+)[\s:,]+(\S.*)")
 
 
 def number_classes(names: Sequence[str]) -> tuple[str, ...]:
-    """`names` in order of their indices, with the reserved name where index 255 would be.
+    """Return `names` with the reserved name inserted for index 255, if there are so many.
+
+    Raises:
+        EmatError: There are more classes than a mask can hold.
 
     >>> number_classes(["cat", "dog"])
     ('cat', 'dog')
@@ -35,24 +38,35 @@ def number_classes(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def label_type(classes: Sequence[str]) -> type[np.uint8] | type[np.uint16]:
-    """The type of label maps that hold these classes."""
+    """Return the type of label maps for these classes."""
     return np.uint8 if len(classes) < VOID else np.uint16
 
 
 def read_class_names(path: Path) -> tuple[str, ...]:
-    """The class names in a text file, as `class_names_in` reads them."""
+    """Read the class names of a text file, in the format of `class_names_in`.
+
+    Raises:
+        EmatError: The file cannot be read, or its content is wrong.
+    """
     try:
         return class_names_in(path.read_text(encoding="utf-8-sig"), str(path))
     except OSError as error:
         raise EmatError(f"{path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise EmatError(f"{path} is not UTF-8 text; it holds one class name a line") from None
+        raise EmatError(f"{path} is not UTF-8 text; write one class name on each line") from None
 
 
 def class_names_in(text: str, path: str) -> tuple[str, ...]:
-    """Class names, one a line in order of index, or `index name` on every line; `path` is for messages.
+    """Parse class names: one on each line in the order of their indices, or `index name` on each line.
 
-    Lines for background and void are allowed and skipped; the first class is index 1.
+    Lines for background and void are skipped. The first class has index 1.
+
+    Args:
+        text: The lines.
+        path: The path of the file, for messages.
+
+    Raises:
+        EmatError: There is no class, a class occurs twice, or the indices have gaps.
 
     >>> class_names_in("0 background\\n1 cat\\n2 dog\\n255 void", "classes.txt")
     ('cat', 'dog')
@@ -77,8 +91,8 @@ def _in_order(numbered: Sequence[tuple[int, str]], path: str) -> list[str]:
 
 def _without_repeats(names: list[str], path: str) -> list[str]:
     if not names:
-        raise EmatError(f"{path} names no class; write one class name a line, the first for index 1")
+        raise EmatError(f"{path} has no class name; write one on each line, the first for index 1")
     if len(set(names)) != len(names):
         twice = next(name for name in names if names.count(name) > 1)
-        raise EmatError(f"{path} names the class {twice!r} twice; remove one of the lines")
+        raise EmatError(f"{path} has the class {twice!r} twice; remove one of the lines")
     return names

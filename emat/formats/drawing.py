@@ -1,9 +1,9 @@
-"""What was drawn on one photo: objects as outlines or run lengths, as COCO, LabelMe and YOLO files hold them.
+"""The objects drawn on one photo, as outlines or run lengths, and the label map that they make.
 
-All outlines are filled by pycocotools, wherever they come from: the same polygon is the same mask everywhere.
-Objects are painted in the order of their file, a later one over an earlier one; crowd regions become void and
-lie under all objects. Held against the size splits that circulate for COCO (324 pairs of image and class)
-this order puts 318 pairs into their published size range, smaller objects on top 312, the reverse order 305.
+COCO, LabelMe and YOLO files all become a `Drawing`. pycocotools fills all outlines, so that a polygon gives the same
+mask in every format. Objects are painted in the order of their file, later ones over earlier ones. Crowd regions become
+void and are painted first. This order was chosen by comparison with the published size splits of COCO (324 pairs of
+photo and class): it puts 318 pairs into their published size range, smaller objects on top 312, the reverse order 305.
 """
 
 from collections.abc import Sequence
@@ -19,16 +19,22 @@ from emat.formats.class_names import label_type
 from emat.formats.run_lengths import mask_of_counts, unpack
 from emat.images import MAX_PIXELS, VOID
 
-LabelMap: TypeAlias = NDArray[Any]  # (H, W) uint8, or uint16 beyond 254 classes
+LabelMap: TypeAlias = NDArray[Any]  # (H, W) uint8, or uint16 if there are more than 254 classes
 Polygon: TypeAlias = Sequence[float]  # x0, y0, x1, y1, ... in pixels, from the photo's top left corner
 RunLengths: TypeAlias = dict[str, Any]  # COCO's {"size": [height, width], "counts": list, str or bytes}
 
-FEWEST_NUMBERS = 6  # three corners; less encloses nothing
+FEWEST_NUMBERS = 6  # three corners; fewer have no area
 
 
 @dataclass(frozen=True)
 class DrawnObject:
-    """One object: the name of its class, and its region as polygons or as COCO run lengths."""
+    """One object on a photo.
+
+    Attributes:
+        class_name: The name of its class.
+        region: Polygons or COCO run lengths.
+        crowd: Whether the region is void instead of an object.
+    """
 
     class_name: str
     region: Sequence[Polygon] | RunLengths
@@ -37,7 +43,17 @@ class DrawnObject:
 
 @dataclass(frozen=True)
 class Drawing:
-    """All objects of one photo; `photo` is its file name as the annotation file gives it."""
+    """All objects on one photo.
+
+    Attributes:
+        photo: The file name of the photo, as it is in the annotation file.
+        height: The height of the photo in pixels.
+        width: The width of the photo in pixels.
+        objects: The objects, in the order of the file.
+
+    Raises:
+        EmatError: The size is not positive or too large.
+    """
 
     photo: str
     height: int
@@ -46,22 +62,39 @@ class Drawing:
 
     def __post_init__(self) -> None:
         if not (self.height > 0 and self.width > 0 and self.height * self.width <= MAX_PIXELS):
-            raise EmatError(f"the annotation of {self.photo} says {self.width} x {self.height} pixels; correct that")
+            raise EmatError(
+                f"the annotation of {self.photo} gives {self.width} x {self.height} pixels as its size; correct it"
+            )
 
     def label_map(self, classes: Sequence[str]) -> LabelMap:
-        """(H, W) class indices: `classes[i]` is painted as i + 1, crowds as void."""
+        """Paint all objects into a label map.
+
+        Args:
+            classes: The names of all classes; `classes[i]` is painted with index i + 1.
+
+        Returns:
+            Class indices, (H, W); crowd regions are void.
+
+        Raises:
+            EmatError: An object has another class, or cannot be drawn.
+        """
         index = {name: number for number, name in enumerate(classes, start=1)}
         painted: LabelMap = np.zeros((self.height, self.width), label_type(classes))
-        for drawn in sorted(self.objects, key=lambda drawn: not drawn.crowd):  # stable: file order is kept
+        # Crowd regions come first; sorted() keeps the order of the file otherwise.
+        for drawn in sorted(self.objects, key=lambda drawn: not drawn.crowd):
             if not drawn.crowd and drawn.class_name not in index:
                 raise EmatError(
-                    f"the annotation of {self.photo} has the class {drawn.class_name!r}, which is not listed"
+                    f"the annotation of {self.photo} has the class {drawn.class_name!r}, which is not in the class list"
                 )
             painted[self.filled(drawn)] = VOID if drawn.crowd else index[drawn.class_name]
         return painted
 
     def filled(self, drawn: DrawnObject) -> NDArray[np.bool_]:
-        """The pixels of one object, (H, W) bool."""
+        """Return the pixels of one object, (H, W) bool.
+
+        Raises:
+            EmatError: Its region cannot be drawn.
+        """
         try:
             if isinstance(drawn.region, dict):
                 return self._from_runs(drawn.region)
@@ -73,7 +106,7 @@ class Drawing:
 
     def _from_runs(self, runs: RunLengths) -> NDArray[np.bool_]:
         if list(runs["size"]) != [self.height, self.width]:
-            raise ValueError(f"run lengths for {runs['size']}")
+            raise ValueError(f"its run lengths are for the size {runs['size']}")
         counts = runs["counts"]
         if not isinstance(counts, list):
             counts = unpack(counts)
@@ -89,9 +122,13 @@ class Drawing:
 
 
 def coco_masks() -> ModuleType:
-    """`pycocotools.mask`, or an error that says how to install it."""
+    """Import `pycocotools.mask`.
+
+    Raises:
+        EmatError: It is not installed.
+    """
     try:
         from pycocotools import mask
     except ImportError:
-        raise EmatError('drawn outlines are filled by pycocotools: pip install "emat[data]"') from None
+        raise EmatError('pycocotools is needed to fill outlines; install it with: pip install "emat[data]"') from None
     return mask

@@ -1,4 +1,4 @@
-"""LabelMe: one JSON file beside each photo, objects as polygons, rectangles, circles or small masks."""
+"""LabelMe: a JSON file for each photo, with objects as polygons, rectangles, circles or small masks."""
 
 import base64
 import binascii
@@ -13,26 +13,28 @@ import numpy as np
 from PIL import Image
 
 from emat.errors import EmatError
+from emat.files import without_suffix, write_text
 from emat.formats.class_names import IGNORED_NAMES, VOID_NAME
 from emat.formats.drawing import Drawing, DrawnObject, LabelMap, Polygon, RunLengths
-from emat.formats.outlines import outline
-from emat.formats.photo_names import without_suffix
-from emat.formats.polygons import Region, trace_classes, trace_regions
+from emat.formats.regions import Region, outline, trace_regions
 from emat.formats.run_lengths import counts_of_mask, mask_of_region
-from emat.formats.whole_files import write_text
 from emat.formats.writing import Writer
 from emat.images import VOID, Pixels, read_object_mask
 
-VERSION = "5.5.0"  # of LabelMe, the first whose files have all that is written here
+VERSION = "5.5.0"  # the first version of LabelMe whose files have all the fields that are written here
 IGNORE, BACKGROUND = "__ignore__", "_background_"
 CIRCLE_CORNERS = 72
 WITHOUT_AREA = ("point", "points", "line", "linestrip")
 
 
 def read_labelme(path: Path) -> Drawing:
-    """What is drawn in the file. Points and lines enclose nothing and are left out; `__ignore__` is void.
+    """Read a LabelMe file. Points and lines are left out because they have no area; `__ignore__` is void.
 
-    `Drawing.photo` is the photo's path relative to the JSON file's folder.
+    Returns:
+        The drawing. `Drawing.photo` is the path of the photo relative to the folder of the JSON file.
+
+    Raises:
+        EmatError: The file cannot be read, or is not a LabelMe file.
     """
     try:
         content = json.loads(path.read_bytes())
@@ -58,7 +60,7 @@ def read_labelme(path: Path) -> Drawing:
 
 
 def is_labelme(path: Path) -> bool:
-    """Whether the JSON file looks like LabelMe's."""
+    """Whether a JSON file is one of LabelMe's."""
     try:
         content = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):
@@ -67,19 +69,19 @@ def is_labelme(path: Path) -> bool:
 
 
 class LabelMeWriter(Writer):
-    """`<name>.json`, to lie beside the photo, and `labels.txt` for LabelMe's `--labels`; every region is a shape.
+    """Writes `<name>.json`, which belongs beside the photo, and `labels.txt` for LabelMe's option `--labels`.
 
-    Void is labelled `__ignore__`, LabelMe's own word for it.
+    Every region is a shape. The label of void is `__ignore__`, as LabelMe calls it.
     """
 
     format = "labelme"
 
-    def place(self, name: str) -> str:
-        """The JSON file's path."""
+    def result_path(self, name: str) -> str:
+        """Return the path of the JSON file."""
         return f"{without_suffix(name)}.json"
 
-    def photo_place(self, name: str) -> str:
-        """Beside the JSON file."""
+    def photo_path(self, name: str) -> str:
+        """Return the path of the photo, beside the JSON file."""
         return name
 
     def _begin(self) -> None:
@@ -87,9 +89,9 @@ class LabelMeWriter(Writer):
         write_text(self.out / "labels.txt", "\n".join([IGNORE, BACKGROUND, *names]) + "\n")
 
     def _write(self, name: str, label_map: LabelMap, photo: Pixels | None, photo_file: Path | None) -> dict[str, Any]:
-        regions = [(self.classes[index - 1], region) for index, region in trace_classes(label_map)]
+        regions = [(self.classes[index - 1], region) for index, region in self._regions(label_map)]
         regions += [(IGNORE, region) for region in trace_regions(label_map == VOID)]
-        file = self.out / self.place(name)
+        file = self.out / self.result_path(name)
         path = name.rpartition("/")[2] if photo_file is None else _way_from(file.parent, photo_file)
         content: dict[str, Any] = {
             "version": VERSION,
@@ -112,14 +114,14 @@ class LabelMeWriter(Writer):
         buffer = io.BytesIO()
         Image.fromarray(mask_of_region(region).astype(np.uint8) * 255).save(buffer, "PNG")
         encoded = base64.b64encode(buffer.getvalue()).decode("ascii")
-        last = [left + width - 1, top + height - 1]  # LabelMe counts the last pixel in
+        last = [left + width - 1, top + height - 1]  # in LabelMe, this is the last pixel of the mask
         return {**others, "shape_type": "mask", "points": [[left, top], last], "mask": encoded}
 
 
 def _way_from(folder: Path, photo: Path) -> str:
     try:
         return Path(os.path.relpath(photo.resolve(), folder.resolve())).as_posix()
-    except ValueError:  # another drive
+    except ValueError:  # on Windows, the photo is on another drive
         return photo.resolve().as_posix()
 
 
@@ -147,11 +149,11 @@ def _circle(centre: tuple[float, float], radius: float) -> list[tuple[float, flo
 
 
 def _mask_region(encoded: str, corner: tuple[float, float], height: int, width: int) -> RunLengths:
-    """Run lengths of a small PNG whose top left pixel lies at `corner`."""
+    """Return the run lengths of a small PNG whose top left pixel is at `corner`."""
     small = read_object_mask(base64.b64decode(encoded, validate=True))
     left, top = int(corner[0]), int(corner[1])
     if left < 0 or top < 0 or top + small.shape[0] > height or left + small.shape[1] > width:
-        raise ValueError("a mask that reaches beyond the photo")
+        raise ValueError("a mask extends beyond the photo")
     whole = np.zeros((height, width), bool)
     whole[top : top + small.shape[0], left : left + small.shape[1]] = small
     return {"size": [height, width], "counts": counts_of_mask(whole).tolist()}

@@ -1,7 +1,7 @@
-"""COCO's run lengths: how many pixels are out, in, out and so on, column by column from the top left.
+"""COCO's run lengths: the numbers of pixels outside, inside, outside and so on, column by column from the top left.
 
-Files hold them as a list (`plain`) or packed into a string, five bits a character, most as differences from the
-run before the last. Both are read and written here without further packages.
+Files contain them as a list, or packed into a string with five bits in each character; from the fourth on, the string
+has the difference from the number two before. This module reads and writes both without other packages.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from emat.formats.polygons import Region
+from emat.formats.regions import Region
 
 Counts: TypeAlias = NDArray[np.int64]
 
@@ -18,7 +18,7 @@ BITS, SIGN, MORE, FIRST_CHARACTER = 5, 0x10, 0x20, 48
 
 
 def counts_of_mask(mask: NDArray[np.bool_]) -> Counts:
-    """The runs of `mask` (H, W), the first of them out.
+    """Return the run lengths of `mask` (H, W); the first run is outside.
 
     >>> counts_of_mask(np.array([[0, 1], [0, 1]], bool)).tolist()
     [2, 2]
@@ -26,12 +26,12 @@ def counts_of_mask(mask: NDArray[np.bool_]) -> Counts:
     columns = np.asarray(mask, bool).ravel(order="F")
     changes = np.flatnonzero(columns[1:] != columns[:-1]) + 1
     start = [0, 0] if len(columns) and columns[0] else [0]
-    places: Counts = np.concatenate([start, changes, [len(columns)]]).astype(np.int64)
-    return np.diff(places)
+    bounds: Counts = np.concatenate([start, changes, [len(columns)]]).astype(np.int64)
+    return np.diff(bounds)
 
 
 def counts_of_region(region: Region, size: tuple[int, int]) -> Counts:
-    """The runs of one region in a photo of `size` (H, W), from its outline alone."""
+    """Return the run lengths of a region in a photo of `size` (H, W), computed from its outline."""
     height, width = size
     edges = [np.stack([ring, np.roll(ring, -1, axis=0)], axis=1) for ring in (region.outer, *region.holes)]
     ends = np.concatenate(edges)  # (edges, 2, 2) of start and end, x and y
@@ -39,7 +39,7 @@ def counts_of_region(region: Region, size: tuple[int, int]) -> Counts:
     left, right = level[:, :, 0].min(axis=1), level[:, :, 0].max(axis=1)
     steps = right - left
     column = np.repeat(left - np.concatenate([[0], np.cumsum(steps)[:-1]]), steps) + np.arange(steps.sum())
-    # In each of its columns a level edge changes from in to out or back; two changes at one place are none.
+    # A horizontal edge is a change between inside and outside in each of its columns; two at one pixel cancel out.
     changes, times = np.unique(column * height + np.repeat(level[:, 0, 1], steps), return_counts=True)
     changes = changes[times % 2 == 1]
     changes = changes[changes < height * width]
@@ -47,7 +47,7 @@ def counts_of_region(region: Region, size: tuple[int, int]) -> Counts:
 
 
 def mask_of_region(region: Region) -> NDArray[np.bool_]:
-    """The region's pixels in its own box, (box height, box width) bool."""
+    """Return the pixels of a region within its box, (box height, box width) bool."""
     left, top, width, height = region.box
     shift = np.array([left, top])
     moved = Region(region.outer - shift, tuple(hole - shift for hole in region.holes))
@@ -55,24 +55,28 @@ def mask_of_region(region: Region) -> NDArray[np.bool_]:
 
 
 def mask_of_counts(counts: Sequence[int] | Counts, size: tuple[int, int]) -> NDArray[np.bool_]:
-    """(H, W) bool; ValueError if the runs do not fill exactly `size` (H, W)."""
+    """Return the mask (H, W) bool that has these run lengths.
+
+    Raises:
+        ValueError: The sum of the run lengths is not the number of pixels of `size` (H, W).
+    """
     height, width = size
     runs = np.asarray(counts, np.int64)
     if runs.ndim != 1 or runs.min(initial=0) < 0 or runs.sum() != height * width:
-        raise ValueError("run lengths that do not fill the photo")
+        raise ValueError("its run lengths do not fill the photo")
     inside = np.arange(len(runs)) % 2 == 1
     return np.repeat(inside, runs).reshape((height, width), order="F")
 
 
 def pack(counts: Sequence[int] | Counts) -> str:
-    """The string that stands for `counts` in COCO files.
+    """Pack run lengths into the string that COCO files contain.
 
     >>> pack([6, 1, 40, 4])
     '61X13'
     """
     values = np.array(counts, np.int64)
     values[3:] -= np.asarray(counts, np.int64)[1:-2]
-    characters: list[NDArray[np.int64]] = []  # one column for each position within a number
+    characters: list[NDArray[np.int64]] = []  # for each position within a number, that character of all numbers
     used: list[NDArray[np.bool_]] = []
     active = np.ones(len(values), bool)
     while active.any():
@@ -88,7 +92,10 @@ def pack(counts: Sequence[int] | Counts) -> str:
 
 
 def unpack(text: str | bytes) -> Counts:
-    """The counts that a packed string stands for; ValueError if it is not one.
+    """Return the run lengths in a packed string.
+
+    Raises:
+        ValueError: The string has a character that does not belong there, or a number that is too large.
 
     >>> unpack("61X13").tolist()
     [6, 1, 40, 4]
@@ -99,11 +106,11 @@ def unpack(text: str | bytes) -> Counts:
         return np.zeros(0, np.int64)
     last = (codes & MORE) == 0
     if codes.min() < 0 or codes.max() >= 2 * MORE or not last[-1]:
-        raise ValueError("packed run lengths with a character that does not belong there")
+        raise ValueError("its packed run lengths have a wrong character")
     begins = np.concatenate([[0], np.flatnonzero(last)[:-1] + 1])
     digits = np.diff(np.concatenate([begins, [len(codes)]]))
     if digits.max() > 12:
-        raise ValueError("packed run lengths with a number beyond all photos")
+        raise ValueError("its packed run lengths have a number that is too large")
     position = np.arange(len(codes)) - np.repeat(begins, digits)
     values = np.add.reduceat((codes & 0x1F) << (BITS * position), begins)
     negative = (codes[last] & SIGN) != 0

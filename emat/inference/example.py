@@ -1,4 +1,4 @@
-"""What a user shows: a photo with the mask of each class in it, given in any of the usual ways."""
+"""Examples that a user gives: a photo and a mask of each class in it, in any of the usual forms."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,23 +7,51 @@ from typing import Any, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, ImageDraw
 
 from emat.errors import EmatError
 from emat.formats.drawing import FEWEST_NUMBERS, Drawing, DrawnObject, Polygon, RunLengths
-from emat.images import Pixels, Source, describe, read_object_mask, read_photo
+from emat.images import VOID as UNKNOWN
+from emat.images import Pixels, Source, describe, load_image, read_object_mask, read_photo
 
 Mask: TypeAlias = NDArray[np.bool_]  # (H, W)
 Box: TypeAlias = "tuple[float, float, float, float]"  # left, top, right, bottom in pixels
 Corners: TypeAlias = "Sequence[tuple[float, float]]"
-MaskSource: TypeAlias = "Source | RunLengths | Box | Polygon | Corners | Sequence[Polygon | Corners]"
+MaskSource: TypeAlias = "Source | RunLengths | Box | Polygon | Corners | Sequence[Polygon | Corners] | Scribble"
 
 BOX_NUMBERS = 4
+BACKGROUND = "background"  # in a sparse example: strokes on what is none of the classes
+
+
+@dataclass(frozen=True)
+class Scribble:
+    """A few strokes and points on a photo, in pixels, in place of a whole mask.
+
+    >>> Scribble(points=[(2, 2)], width=3).mask((5, 5)).sum()
+    np.int64(5)
+    """
+
+    strokes: "Sequence[Corners]" = ()  # lines through two or more points
+    points: "Corners" = ()  # each a small disc
+    width: float = 5.0  # of a stroke, and across a point
+
+    def mask(self, size: tuple[int, int]) -> Mask:
+        """Draw it on a photo of `size` (H, W)."""
+        height, width = size
+        image = Image.new("1", (width, height))
+        draw = ImageDraw.Draw(image)
+        for stroke in self.strokes:
+            draw.line([(float(x), float(y)) for x, y in stroke], fill=1, width=max(1, round(self.width)))
+        half = (self.width - 1) / 2
+        for x, y in [*self.points, *(corner for stroke in self.strokes for corner in stroke)]:
+            draw.ellipse((x - half, y - half, x + half, y + half), fill=1)
+            draw.point((round(x), round(y)), fill=1)  # of a disc of one pixel Pillow draws nothing
+        return np.array(image, bool)
 
 
 @dataclass(frozen=True, eq=False)
 class Example:
-    """A photo and, for every class that is shown in it, the class's mask.
+    """A photo and the mask of every class that it shows; without any mask, a photo that shows none of the classes.
 
     A photo is a path, a file's bytes, a PIL image or an array (H, W, 3). A mask is
 
@@ -31,9 +59,21 @@ class Example:
       there;
     - a box ``(left, top, right, bottom)`` in pixels;
     - a polygon ``[(x, y), ...]`` or ``[x, y, x, y, ...]`` in pixels, or a list of several;
-    - COCO run lengths ``{"size": [H, W], "counts": ...}``, compressed or not.
+    - COCO run lengths ``{"size": [H, W], "counts": ...}``, compressed or not;
+    - a `Scribble` of strokes and points.
 
-    Masks have the size of the photo as people see it, turned as its EXIF data says.
+    Masks have the size of the photo as people see it, turned as its EXIF data says. In a mask of 0, 1 and 255, the
+    pixels of 255 are undecided: they count neither for the class nor against it.
+
+    Args:
+        photo: The photo.
+        masks: A mask for each class in it. ``{}`` says that none of the classes is here.
+        name: What errors and lists call it; by default the file's name.
+        absent: Classes that are not in the photo. It is only needed without masks, for a photo of which nothing else
+            is known.
+        void: A mask of undecided pixels.
+        sparse: Whether only the painted pixels are known. A class called "background" then holds strokes on what is
+            none of the classes.
 
     >>> example = Example(np.zeros((4, 6, 3), np.uint8), {"cat": (1, 1, 3, 4)})
     >>> example.read().masks["cat"].sum()
@@ -42,38 +82,69 @@ class Example:
 
     photo: Source
     masks: Mapping[str, MaskSource]
-    name: str | None = None  # what errors and lists call it; the file's name unless given
+    name: str | None = None
+    absent: Sequence[str] = ()
+    void: "MaskSource | None" = None
+    sparse: bool = False
 
     def __post_init__(self) -> None:
-        if not isinstance(self.masks, Mapping) or not self.masks:
-            raise EmatError(f"the example {self.title} shows no class; give it masks such as {{'cat': 'cat_mask.png'}}")
-        for name in self.masks:
+        if not isinstance(self.masks, Mapping):
+            raise EmatError(
+                f"the masks of the example {self.title} are a {type(self.masks).__name__}; give masks such as "
+                "{'cat': 'cat_mask.png'}, or {} for a photo without any of the classes"
+            )
+        if isinstance(self.absent, str):
+            raise EmatError(f"absent is a list of classes, as in absent=[{self.absent!r}]")
+        for name in (*self.masks, *self.absent):
             if not isinstance(name, str) or not name.strip():
                 raise EmatError(f"the example {self.title} has the class name {name!r}; a name is text, not empty")
+        if both := [name for name in self.absent if name in self.masks]:
+            raise EmatError(f"the example {self.title} has a mask of {both[0]!r} and says that it is absent")
+        if self.sparse and not self.masks:
+            raise EmatError(f"the sparse example {self.title} has nothing painted; give it strokes")
 
     @property
     def title(self) -> str:
-        """Its name, or what its photo is called."""
+        """Its name, or the name of its photo."""
         if self.name is not None:
             return self.name
         return Path(self.photo).name if isinstance(self.photo, (str, Path)) else describe(self.photo)
 
     def read(self) -> "MaskedPhoto":
-        """The photo and its masks as pixels; EmatError says what is wrong with them."""
+        """Read the photo and its masks; EmatError says what is wrong with them."""
         photo = read_photo(self.photo, name=self.name)
-        return MaskedPhoto(photo, {name: self._read_mask(name, photo.shape[:2]) for name in self.masks})
+        height, width = photo.shape[:2]
+        void = np.zeros((height, width), bool)
+        if self.void is not None:
+            void |= self._sized(read_mask_source(self.void, (height, width), self._what("void")), "void", photo)
+        masks = {}
+        for name, source in self.masks.items():
+            undecided = _undecided(source)
+            if undecided is not None:
+                void |= self._sized(undecided, name, photo)
+                masks[name] = self._sized(_array(source) == 1, name, photo)
+            else:
+                masks[name] = self._sized(read_mask_source(source, (height, width), self._what(name)), name, photo)
+            if not masks[name].any():
+                raise EmatError(f"{self._what(name)} is all background; mark the {name} or leave the mask out")
+        if void.all():
+            raise EmatError(f"every pixel of the example {self.title} is undecided; it shows nothing, so leave it out")
+        masks = {name: mask & ~void for name, mask in masks.items()}
+        if hidden := [name for name, mask in masks.items() if not mask.any()]:
+            raise EmatError(f"{self._what(hidden[0])} lies in undecided pixels alone; mark some of it or leave it out")
+        background = masks.pop(BACKGROUND, None) if self.sparse else None
+        return MaskedPhoto(photo, masks, void, background, tuple(self.absent), self.sparse)
 
-    def _read_mask(self, class_name: str, size: tuple[int, ...]) -> Mask:
-        height, width = size
-        what = f"the mask of {class_name!r} for {self.title}"
-        mask = read_mask_source(self.masks[class_name], (height, width), what)
+    def _what(self, name: str) -> str:
+        return f"the mask of {name!r} for {self.title}"
+
+    def _sized(self, mask: Mask, name: str, photo: Pixels) -> Mask:
+        height, width = photo.shape[:2]
         if mask.shape != (height, width):
             raise EmatError(
-                f"{what} is {mask.shape[1]} x {mask.shape[0]} pixels but its photo is {width} x {height}; "
+                f"{self._what(name)} is {mask.shape[1]} x {mask.shape[0]} pixels but its photo is {width} x {height}; "
                 "save the mask at the photo's size"
             )
-        if not mask.any():
-            raise EmatError(f"{what} is all background; mark the {class_name} or leave the mask out")
         return mask
 
 
@@ -83,10 +154,55 @@ class MaskedPhoto:
 
     photo: Pixels  # (H, W, 3)
     masks: Mapping[str, Mask]
+    void: Mask  # undecided pixels
+    background: Mask | None = None  # of a sparse example: pixels that are none of the classes
+    absent: tuple[str, ...] = ()
+    sparse: bool = False
+
+    def known(self) -> "tuple[dict[str, NDArray[np.uint8]], NDArray[np.uint8]]":
+        """What is known of every pixel: 1 = the class, 0 = not the class, 255 = unknown.
+
+        Returns:
+            A mask (H, W) for each class that the example names, and the mask for all other classes.
+        """
+        painted = np.zeros(self.void.shape, bool)
+        for mask in (*self.masks.values(), *([] if self.background is None else [self.background])):
+            painted |= mask
+        other = np.where(self.void, UNKNOWN, 0).astype(np.uint8)
+        if self.sparse:
+            other[~painted] = UNKNOWN
+        known = {name: np.where(mask, 1, other).astype(np.uint8) for name, mask in self.masks.items()}
+        for name in self.absent:
+            known[name] = np.where(self.void, UNKNOWN, 0).astype(np.uint8)
+        if self.absent and not self.masks:
+            other = np.full_like(other, UNKNOWN)  # nothing was said of other classes
+        return known, other
+
+
+def _array(source: MaskSource) -> NDArray[Any]:
+    """The stored values of a mask that is an image or an array."""
+    if isinstance(source, np.ndarray):
+        return source
+    return np.asarray(source if isinstance(source, Image.Image) else load_image(cast("str | Path | bytes", source)))
+
+
+def _undecided(source: MaskSource) -> "Mask | None":
+    """Where a mask of 0, 1 and 255 is 255; None for any other mask. A mask of 0 and 255 shows the object in white."""
+    if not isinstance(source, (str, Path, bytes, Image.Image, np.ndarray)):
+        return None
+    try:
+        values = _array(source)
+    except EmatError:
+        return None  # the usual reader says what is wrong
+    if values.ndim != 2 or values.dtype.kind not in "ui" or set(np.unique(values).tolist()) - {0, 1, UNKNOWN}:
+        return None
+    return values == UNKNOWN if (values == 1).any() and (values == UNKNOWN).any() else None
 
 
 def read_mask_source(source: MaskSource, size: tuple[int, int], what: str) -> Mask:
-    """The mask in `source` for a photo of `size` (H, W); `what` is what errors call it."""
+    """Read a mask for a photo of `size` (H, W); errors call it `what`."""
+    if isinstance(source, Scribble):
+        return source.mask(size)
     if isinstance(source, (str, Path, bytes, Image.Image, np.ndarray)):
         if isinstance(source, np.ndarray) and source.dtype.kind == "f":
             raise EmatError(f"{what} is an array of {source.dtype}; make it bool, as in array > 0.5")
@@ -104,7 +220,7 @@ def read_mask_source(source: MaskSource, size: tuple[int, int], what: str) -> Ma
 
 
 def _box(box: Box, size: tuple[int, int], what: str) -> Mask:
-    """Every pixel whose middle lies inside."""
+    """Every pixel whose centre lies inside the box."""
     left, top, right, bottom = box
     if not (left < right and top < bottom):
         raise EmatError(f"{what} is the box {tuple(box)}; a box is (left, top, right, bottom) in pixels")
@@ -117,7 +233,7 @@ def _polygons(source: Sequence[Any], what: str) -> list[Polygon]:
     """One polygon or several, of numbers or of corners, as COCO's flat lists."""
     several = [source] if _is_polygon(source) else list(source)
     if not several or not all(isinstance(one, Sequence) and _is_polygon(one) for one in several):
-        raise EmatError(f"{what} is no polygon; give [(x, y), (x, y), (x, y), ...] in pixels, with 3 corners or more")
+        raise EmatError(f"{what} is not a polygon; give [(x, y), (x, y), ...] in pixels, with at least 3 corners")
     return [[float(number) for value in one for number in (value if isinstance(value, Sequence) else (value,))]
             for one in several]  # fmt: skip
 
@@ -136,7 +252,7 @@ def _is_number(value: object) -> bool:
 
 
 def _filled(region: list[Polygon] | RunLengths, size: tuple[int, int], what: str) -> Mask:
-    """Run lengths may be those of a photo of another size, which is for the caller to judge."""
+    """Fill polygons or run lengths. Run lengths may be of another size than the photo; the caller checks that."""
     height, width = size
     if isinstance(region, dict):
         try:

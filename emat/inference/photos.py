@@ -1,35 +1,116 @@
-"""Photos on their way to the network: read ahead of it, and prepared as it was trained."""
+"""Photos on their way to the method: found on the command line, read ahead of it, and cut into tiles.
 
+Photos are resized to the square that the head was trained with, as in training and in benchmarks, whatever their
+aspect. Keeping the aspect at the same number of pixels was measured beside it, with an early head on 240 tasks (1-way
+1-shot) of voc2012-mini's val list at 192 px: mIoU 33.4 against 33.2 and an AUC of presence of 0.909 against 0.897,
+which is within chance.
+"""
+
+import glob
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TypeAlias
-
-import torch
-from torch import Tensor
+from pathlib import Path
+from typing import Literal, TypeAlias
 
 from emat.errors import EmatError
-from emat.images import Pixels, Source, read_photo, to_pixels
-from emat.method import Preparation
+from emat.images import PHOTO_SUFFIXES, Pixels, Source, read_photo
 
-READ_AHEAD = 2  # photos in memory beside the one being predicted
-MOST_DETAIL = 1024  # pixels of a side at which probabilities are kept; masks come from a far coarser grid
+READ_AHEAD = 2  # photos in memory beside the one that is predicted
+MOST_DETAIL = 1024  # side, in pixels, at which probabilities are kept; masks come from a far coarser grid
+OVERLAP = 0.25  # share of a tile that its neighbour covers as well
+MOST_TILES = 4  # a side for "auto": 16 tiles and the whole photo take 17 times as long
 
-Photo: TypeAlias = Source
+Tiles: TypeAlias = int | Literal["auto"] | None  # number of tiles in a row and in a column
+
+
+# Found on the command line
+
+
+@dataclass(frozen=True)
+class PhotoFile:
+    """A photo file, and its name in the results: its path inside the given folder, or its file name."""
+
+    path: Path
+    name: str
+
+
+def find_photos(arguments: Sequence[str], leave_out: Path | None = None) -> list[PhotoFile]:
+    """Find the photos that a command line names.
+
+    Args:
+        arguments: Files, folders (with everything below them) and patterns such as ``"in/*.jpg"``.
+        leave_out: A folder whose photos are ignored, because results are written to it.
+
+    Returns:
+        Every photo once, in the given order. Files that do not exist are included, so that they are reported like
+        files that cannot be read.
+
+    Raises:
+        EmatError: If there are no photos, or the results of two photos would have the same name.
+    """
+    found: dict[Path, PhotoFile] = {}
+    for argument in arguments:
+        for photo in _named_by(argument):
+            path = photo.path.resolve()
+            if leave_out is None or leave_out.resolve() not in path.parents:
+                found.setdefault(path, photo)
+    if not found:
+        raise EmatError(
+            f"no photos in {', '.join(arguments)}; photos are files that end in {', '.join(PHOTO_SUFFIXES)}"
+        )
+    _refuse_same_names(found.values())
+    return list(found.values())
+
+
+def _named_by(argument: str) -> list[PhotoFile]:
+    path = Path(argument).expanduser()
+    if path.is_dir():
+        files = sorted(file for file in path.rglob("*") if file.suffix.lower() in PHOTO_SUFFIXES and file.is_file())
+        inside = [file.relative_to(path) for file in files]
+        hidden = [any(part.startswith(".") for part in name.parts) for name in inside]
+        return [PhotoFile(f, n.as_posix()) for f, n, hide in zip(files, inside, hidden, strict=True) if not hide]
+    if path.exists() or not glob.has_magic(argument):
+        return [PhotoFile(path, path.name)]
+    matches = sorted(Path(match) for match in glob.glob(str(path), recursive=True))
+    return [PhotoFile(match, match.name) for match in matches if match.suffix.lower() in PHOTO_SUFFIXES]
+
+
+def _refuse_same_names(photos: Iterable[PhotoFile]) -> None:
+    """Two photos that differ only in their folder or suffix would be written to the same mask."""
+    taken: dict[str, PhotoFile] = {}
+    for photo in photos:
+        key = Path(photo.name).with_suffix("").as_posix().casefold()
+        other = taken.setdefault(key, photo)
+        if other is not photo:
+            raise EmatError(
+                f"{other.path} and {photo.path} would have results of the same name; write them to two folders"
+            )
+
+
+# Read ahead
 
 
 @dataclass(frozen=True)
 class ReadPhoto:
-    """A photo that was read, or why it could not be."""
+    """A photo that was read, or the reason why it could not be."""
 
-    source: Photo
+    source: Source
     pixels: Pixels | None
     problem: EmatError | None
 
 
-def read_ahead(sources: Iterable[Photo], ahead: int = READ_AHEAD) -> Iterator[ReadPhoto]:
-    """The photos in order, read by a thread while the ones before are worked on; never more than `ahead` of them."""
+def read_ahead(sources: Iterable[Source], ahead: int = READ_AHEAD) -> Iterator[ReadPhoto]:
+    """Read photos in a thread while earlier ones are processed.
+
+    Args:
+        sources: Paths, file contents, PIL images or arrays.
+        ahead: How many photos may be read before they are asked for.
+
+    Yields:
+        The photos in order.
+    """
     waiting: deque[Future[ReadPhoto]] = deque()
     reader = ThreadPoolExecutor(1, thread_name_prefix="emat-reader")
     try:
@@ -43,22 +124,15 @@ def read_ahead(sources: Iterable[Photo], ahead: int = READ_AHEAD) -> Iterator[Re
         reader.shutdown(wait=True, cancel_futures=True)
 
 
-def _read(source: Photo) -> ReadPhoto:
+def _read(source: Source) -> ReadPhoto:
     try:
         return ReadPhoto(source, read_photo(source), None)
     except EmatError as error:
         return ReadPhoto(source, None, error)
 
 
-def prepared(photo: Pixels, preparation: Preparation, device: torch.device) -> Tensor:
-    """(1, 3, S, S): the photo squashed to the square that the network was trained with, normalised."""
-    side = preparation.image_size
-    pixels = to_pixels(photo, (side, side), preparation.mean, preparation.std)
-    return torch.from_numpy(pixels)[None].to(device)
-
-
 def detail_size(size: tuple[int, int]) -> tuple[int, int]:
-    """The size (h, w) at which the probabilities of a photo of `size` are kept: its own, or a smaller one.
+    """Return the size (h, w) at which the probabilities of a photo of `size` are kept: its own, or a smaller one.
 
     >>> detail_size((375, 500)), detail_size((3000, 4000))
     ((375, 500), (768, 1024))
@@ -66,3 +140,73 @@ def detail_size(size: tuple[int, int]) -> tuple[int, int]:
     scale = min(1.0, MOST_DETAIL / max(size))
     height, width = (max(1, round(side * scale)) for side in size)
     return height, width
+
+
+# Cut into tiles
+
+
+@dataclass(frozen=True)
+class View:
+    """A rectangle of a photo in pixels."""
+
+    top: int
+    left: int
+    height: int
+    width: int
+
+    @property
+    def area(self) -> tuple[slice, slice]:
+        """Its rows and columns."""
+        return slice(self.top, self.top + self.height), slice(self.left, self.left + self.width)
+
+    def shares(self, size: tuple[int, int]) -> tuple[float, float, float, float]:
+        """Top, left, height and width as shares of a photo of `size` (H, W)."""
+        height, width = size
+        return self.top / height, self.left / width, self.height / height, self.width / width
+
+    def scaled(self, size: tuple[int, int], to: tuple[int, int]) -> "View":
+        """Return the same part of a photo of `size` (H, W) after the photo is resized to another size."""
+        (height, width), (new_height, new_width) = size, to
+        top, bottom = (round(y * new_height / height) for y in (self.top, self.top + self.height))
+        left, right = (round(x * new_width / width) for x in (self.left, self.left + self.width))
+        return View(top, left, max(1, bottom - top), max(1, right - left))
+
+
+def check_tiles(tiles: object) -> None:
+    """Raise an EmatError unless `tiles` is None, "auto" or a number from 1."""
+    if tiles is None or tiles == "auto" or (isinstance(tiles, int) and not isinstance(tiles, bool) and tiles >= 1):
+        return
+    raise EmatError(f"tiles is None, 'auto' or a number of tiles a side from 1, not {tiles!r}")
+
+
+def views(size: tuple[int, int], image_size: int, tiles: Tiles) -> list[View]:
+    """Return what the method looks at: the whole photo of `size` (H, W) first, then its tiles, row by row.
+
+    "auto" takes as many tiles as are needed to see the photo at its own resolution, at most 4 a side, and none for
+    photos that are hardly larger than `image_size`.
+
+    >>> len(views((800, 800), 400, 2)), len(views((500, 450), 400, "auto")), len(views((1600, 800), 400, "auto"))
+    (5, 1, 9)
+    """
+    height, width = size
+    whole = View(0, 0, height, width)
+    if tiles == "auto":
+        rows, columns = (min(MOST_TILES, round(side / image_size)) for side in size)
+    else:
+        rows, columns = (min(tiles or 1, side) for side in size)
+    if rows <= 1 and columns <= 1:
+        return [whole]
+    vertical, horizontal = _spans(height, max(1, rows)), _spans(width, max(1, columns))
+    return [whole, *(View(top, left, h, w) for top, h in vertical for left, w in horizontal)]
+
+
+def _spans(length: int, count: int) -> list[tuple[int, int]]:
+    """Start and length of `count` equal spans that overlap and together cover `length`.
+
+    >>> _spans(100, 3)
+    [(0, 40), (30, 40), (60, 40)]
+    """
+    if count == 1:
+        return [(0, length)]
+    span = min(length, -int(-length // (count - (count - 1) * OVERLAP)))
+    return [(round(index * (length - span) / (count - 1)), span) for index in range(count)]

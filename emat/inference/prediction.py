@@ -1,7 +1,7 @@
-"""The answer for one photo: which classes are there, and where."""
+"""The prediction for one photo: which classes are present, and where."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -9,9 +9,13 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from emat.errors import EmatError
-from emat.formats.overlay import draw_overlay
 from emat.images import Pixels
-from emat.method import PAPER_THRESHOLDS, Thresholds
+from emat.methods.base import PAPER_THRESHOLDS, Thresholds
+from emat.methods.label_map import make_label_map
+from emat.pictures.overlay import draw_overlay
+from emat.refine.fringes import absorb_fringes
+from emat.refine.instances import Instances, measure, separate
+from emat.refine.refiner import Refinement, refine_maps, shared_mobilesam
 
 __all__ = ["Prediction", "Thresholds"]
 
@@ -20,45 +24,44 @@ __all__ = ["Prediction", "Thresholds"]
 class Prediction:
     """Scores and masks of every class of a segmenter on one photo.
 
-    A class whose score is below the presence threshold is not there: its mask is empty, whatever the network drew.
-    Every pixel goes to the likeliest class that is present, if its probability reaches the mask threshold.
+    Every pixel goes to the likeliest class whose score reaches the presence threshold, if its probability reaches the
+    mask threshold (`emat.methods.label_map`); thin rims of one class around another go to the other
+    (`emat.refine.fringes`). A class is present if its score reaches the threshold and it has a pixel.
     """
 
-    photo: Pixels  # (H, W, 3), as a person sees it
+    photo: Pixels  # (H, W, 3), turned as its EXIF data say
     scores: Mapping[str, float]  # probability that the class is somewhere in the photo
-    maps: Mapping[str, NDArray[np.float32]]  # (h, w): foreground probability, of a large photo at a smaller size
+    maps: Mapping[str, NDArray[np.float32]]  # (h, w): foreground probability; smaller than a large photo
     thresholds: Thresholds = PAPER_THRESHOLDS
+    objects: Mapping[str, NDArray[np.int32]] = field(default_factory=dict)  # (h, w): MobileSAM's objects, from 1
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Class i of the label map is `classes[i - 1]`."""
+        """The names of the classes; label i of the label map is `classes[i - 1]`."""
         return tuple(self.scores)
 
     @property
     def present(self) -> set[str]:
-        """The classes that are there; empty if none is."""
-        return {name for name, score in self.scores.items() if score >= self.thresholds.presence}
+        """The names of the classes that are present: each has a score above the threshold and a pixel."""
+        drawn = np.bincount(self.label_map.ravel(), minlength=len(self.classes) + 1)[1:]
+        return {name for name, pixels in zip(self.classes, drawn, strict=False) if pixels}
 
     @cached_property
     def label_map(self) -> NDArray[np.uint8]:
-        """(H, W): 0 = background, i = `classes[i - 1]`."""
-        label_map = np.zeros(self.photo.shape[:2], np.uint8)
-        best = np.full(label_map.shape, -1, np.float32)
-        present = self.present
-        for index, name in enumerate(self.classes, start=1):  # one map at a time: large photos have large maps
-            if name in present:
-                probability = self.probability(name)
-                better = (probability >= self.thresholds.mask) & (probability > best)
-                label_map[better] = index
-                best[better] = probability[better]
-        return label_map
+        """The label map (H, W): 0 = background, i = `classes[i - 1]`."""
+        likely = likely_classes(self)
+        shown = {label: name for label, name in enumerate(self.classes, start=1) if name in likely}
+        if not shown:
+            return np.zeros(self.photo.shape[:2], np.uint8)
+        maps = (self.probability(name) for name in shown.values())  # one at a time: large photos have large maps
+        return absorb_fringes(make_label_map(maps, self.thresholds.mask, shown))
 
     def mask(self, name: str) -> NDArray[np.bool_]:
-        """(H, W): where the class is; nowhere if it is not present."""
+        """Return where a class is (H, W); all False if it is not present. EmatError if there is no such class."""
         return self.label_map == 1 + self.classes.index(self._known(name))
 
     def probability(self, name: str) -> NDArray[np.float32]:
-        """(H, W): how likely each pixel belongs to the class, whether or not the class counts as present."""
+        """Return the probability (H, W) of each pixel to belong to a class, even if the class is not present."""
         map_ = self.maps[self._known(name)]
         height, width = self.photo.shape[:2]
         if map_.shape == (height, width):
@@ -66,15 +69,46 @@ class Prediction:
         return np.array(Image.fromarray(map_).resize((width, height), Image.Resampling.BILINEAR))
 
     def at(self, thresholds: Thresholds) -> "Prediction":
-        """The same answer read with other thresholds; the network is not asked again."""
+        """Return the same prediction with other thresholds, without running the network again."""
         return replace(self, thresholds=thresholds)
 
     def overlay(self) -> Image.Image:
-        """The photo with every class in its colour, and a legend."""
+        """Draw every class in its colour over the photo, with a legend."""
         return draw_overlay(self.photo, self.label_map, dict(enumerate(self.classes, start=1)))
 
+    def instances(self, name: str, smallest: int = 1) -> Instances:
+        """Return the single objects of a class: a label image and a row of measurements for each.
+
+        Objects that touch are taken apart: where MobileSAM refined the class by its own masks, elsewhere at necks.
+
+        Args:
+            name: The class.
+            smallest: Objects of fewer pixels are left out.
+
+        Raises:
+            EmatError: If there is no such class.
+
+        Example:
+            for row in prediction.instances("cell").rows:
+                print(row.id, row.area, row.box, row.centroid, row.score)
+        """
+        mask, objects = self.mask(name), self.objects.get(name)
+        if objects is not None and objects.shape != mask.shape:
+            resized = Image.fromarray(objects).resize((mask.shape[1], mask.shape[0]), Image.Resampling.NEAREST)
+            objects = np.array(resized, np.int32)
+        return measure(separate(mask, objects), self.probability(name), smallest)
+
+    @property
+    def object_image(self) -> NDArray[np.int32]:
+        """The single objects of all classes (H, W), numbered from 1 throughout; 0 is background."""
+        image = np.zeros(self.label_map.shape, np.int32)
+        for name in self.classes:
+            numbers = self.instances(name).label_image
+            image = np.where(numbers > 0, numbers + image.max(), image)
+        return image
+
     def found(self) -> Iterator[tuple[str, float, float]]:
-        """Each present class with its score and its share of the photo, for lists and tables."""
+        """Yield every present class with its score and its share of the photo."""
         for name in self.classes:
             if name in self.present:
                 yield name, self.scores[name], float(self.mask(name).mean())
@@ -83,3 +117,25 @@ class Prediction:
         if name not in self.scores:
             raise EmatError(f"there is no class {name!r} here; the classes are {', '.join(self.classes)}")
         return name
+
+
+def likely_classes(prediction: Prediction) -> set[str]:
+    """Return the names of the classes whose score reaches the presence threshold, drawn or not."""
+    return {name for name, score in prediction.scores.items() if score >= prediction.thresholds.presence}
+
+
+def refined(prediction: Prediction, refine: Refinement | None, suited: Callable[[str], bool]) -> Prediction:
+    """Return the prediction with refined maps of the classes that are likely present; itself if `refine` is None.
+
+    "auto" refines only the classes for which `suited` says so.
+    """
+    likely = likely_classes(prediction)
+    present = {
+        name: map_
+        for name, map_ in prediction.maps.items()
+        if name in likely and refine is not None and (refine != "auto" or suited(name))
+    }
+    if refine is None or not present:
+        return prediction
+    answer = refine_maps(prediction.photo, present, prediction.thresholds.mask, refine, shared_mobilesam(refine))
+    return replace(prediction, maps={**prediction.maps, **answer.maps}, objects=answer.objects)

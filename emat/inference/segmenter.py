@@ -1,9 +1,10 @@
-"""The segmenter that people use: examples in, then masks of the same classes on any photo."""
+"""The segmenter: it takes a few examples and finds their classes in other photos."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,26 +12,47 @@ import numpy as np
 import torch
 
 from emat.errors import EmatError
+from emat.features import FeatureCache
 from emat.images import Pixels, Source, read_photo
 from emat.inference.example import Example
-from emat.inference.feature_cache import FeatureCache
-from emat.inference.fitted import FittedExample, thumbnail
-from emat.inference.fitted_file import is_fitted, read_fitted, write_fitted
-from emat.inference.heads import find_head, head_of, is_training_free, load_head
-from emat.inference.photos import READ_AHEAD, detail_size, prepared, read_ahead
-from emat.inference.prediction import Prediction, Thresholds
-from emat.inference.tiling import Tiles, View, check_tiles, views
-from emat.method import Decision, Features, Method
+from emat.inference.fitted_file import (
+    FittedExample,
+    Thumbnail,
+    is_fitted,
+    moved_to,
+    read_fitted,
+    thumbnail,
+    working_photo,
+    write_fitted,
+)
+from emat.inference.forecast import Forecast, forecasts
+from emat.inference.photos import READ_AHEAD, Tiles, check_tiles, detail_size, read_ahead, views
+from emat.inference.prediction import Prediction, Thresholds, refined
+from emat.methods.base import Decision, Features, LabelledFeatures, Method
+from emat.methods.learning import LearningMethod, LearntEvidence, can_learn, unwrapped
+from emat.methods.trained_head import find_head, head_of, is_training_free, load_head
+from emat.refine.refiner import Refinement, check_refinement, examples_suit, shared_mobilesam
 
 MOST_CLASSES = 254  # what a label map of bytes holds beside background and void
 
 
 class Segmenter:
-    """Learns classes from a few masked photos and finds them in others.
+    """Learns classes from a few photos with masks and finds them in other photos.
 
-    ``fit``, ``add`` and ``remove`` change what it knows; ``predict`` may be called from several threads at once, also
-    while that changes. An example is encoded once, when it is shown; with a `cache` of the same method, a photo that is
-    asked about again is not encoded again either.
+    ``fit``, ``add`` and ``remove`` change the examples; ``predict`` may be called from several threads at once, even
+    while the examples change. An example is encoded once, when it is added.
+
+    Args:
+        method: A method with its weights, such as `TrainedHead.build` returns.
+        thresholds: The probabilities that count; by default the paper's.
+        tiles: Into how many tiles a side photos are cut beside the whole: None for none, "auto", or a number.
+        cache: A feature cache of the same method; with it, a photo that is predicted again is not encoded again.
+        refine: How masks are refined: None for not at all; "guided" along the photo's edges; "mobilesam" by MobileSAM,
+            whose weights are downloaded if need be; "auto" refines the classes that show few and large objects, by
+            MobileSAM if its weights are on this machine and else along edges, and leaves the others as they are.
+
+    A segmenter whose method learns (`Segmenter.load(..., learn=True)`, the default) also trains a pixel classifier on
+    the examples, and says in `forecast_` what to expect.
 
     >>> from PIL import Image
     >>> photo = Image.new("RGB", (60, 40), "orange")
@@ -47,16 +69,20 @@ class Segmenter:
         thresholds: Thresholds | None = None,
         tiles: Tiles = None,
         cache: FeatureCache | None = None,
+        refine: Refinement | None = None,
     ) -> None:
         check_tiles(tiles)
+        check_refinement(refine)
         self.method = method.eval()
         self.thresholds = thresholds or Thresholds()
         self.tiles = tiles
         self.cache = cache
-        self._examples: tuple[
-            FittedExample, ...
-        ] = ()  # replaced, never changed: a prediction keeps the one it began with
+        self.refine = refine
+        # Replaced and never changed, so that a prediction keeps the examples that it began with.
+        self._known = _Known(())
         self._changing = threading.Lock()
+        # Of each class the pictures that were looked at, and whether they show what MobileSAM can draw.
+        self._suited: dict[str, tuple[list[Thumbnail], bool]] = {}
 
     @classmethod
     def load(
@@ -66,107 +92,236 @@ class Segmenter:
         backbone: str | None = None,
         device: str | torch.device | None = None,
         tiles: Tiles = None,
+        refine: Refinement | None = None,
+        learn: bool | None = None,
     ) -> Segmenter:
-        """A segmenter from a fitted file that `save` wrote, or a new one from a head: "default", a name, a file.
+        """Load a fitted segmenter from a file that `save` wrote, or make a new one from a head.
 
-        `backbone` is needed only for a head whose file does not say what it was trained with.
+        Args:
+            source: A file of a fitted segmenter, a head's file or name such as "default", or a method that needs no
+                training such as "prototype".
+            backbone: The backbone's name, needed only for a head whose file does not say it.
+            device: "cpu", "cuda", "mps" or "auto".
+            tiles: Into how many tiles a side photos are cut beside the whole: None for none, "auto", or a number.
+            refine: How masks are refined: None, "auto", "mobilesam" or "guided".
+            learn: Whether to train a pixel classifier on the examples beside the head. By default a new segmenter
+                does, and a fitted one as it did when it was saved.
+
+        Raises:
+            EmatError: If the file or name is unknown or damaged.
         """
         if is_training_free(source) or not is_fitted(find_head(source)):
             head = load_head(source, backbone)
-            return cls(head.build(device), head.thresholds, tiles)
+            method = head.build(device)
+            if learn is not False and (learn or can_learn(method)):
+                method = LearningMethod(method, head.thresholds)
+            return cls(method, head.thresholds, tiles, refine=refine)
         fitted = read_fitted(find_head(source))
-        segmenter = cls(fitted.head.build(device), fitted.head.thresholds, tiles)
-        segmenter._examples = tuple(example.to(segmenter.device) for example in fitted.examples)
+        method = fitted.head.build(device)
+        if fitted.learns if learn is None else learn:
+            method = LearningMethod(method, fitted.head.thresholds)
+        segmenter = cls(method, fitted.head.thresholds, tiles, refine=refine)
+        learnt = None if fitted.learnt is None else moved_to(segmenter.device, fitted.learnt)
+        examples = tuple(example.to(segmenter.device) for example in fitted.examples)
+        segmenter._known = _Known(examples, learnt if method.learns else None)
         return segmenter
 
     def save(self, path: str | Path, *, thumbnails: bool = True) -> None:
-        """Write one file that `load` takes; it needs no photo any more. `thumbnails` keeps small pictures of them."""
-        write_fitted(Path(path), head_of(self.method, self.thresholds), self._fitted(), thumbnails)
+        """Write the fitted segmenter to one file, which needs none of the photos any more.
+
+        Args:
+            path: The file, such as "pets.emat".
+            thumbnails: Whether to keep small pictures of the examples. Without them, no example can be added to the
+                loaded segmenter or removed from it if it learns.
+
+        Raises:
+            EmatError: If nothing was fitted, or the file cannot be written.
+        """
+        known = self._fitted()
+        learnt = self._learnt(known)
+        head = head_of(unwrapped(self.method), self.thresholds)
+        write_fitted(Path(path), head, known.examples, thumbnails, learnt)
 
     def copy(self) -> Segmenter:
-        """Another segmenter that knows the same and goes on by itself; the network is shared, not doubled."""
-        other = Segmenter(self.method, self.thresholds, self.tiles, self.cache)
-        other._examples = self._examples
+        """Return another segmenter with the same examples; both share the network but not later examples."""
+        other = Segmenter(self.method, self.thresholds, self.tiles, self.cache, self.refine)
+        other._known = self._known
         return other
 
     @property
     def classes_(self) -> tuple[str, ...]:
-        """The names of the classes, in the order in which they were first shown."""
-        return _classes(self._examples)
+        """The names of the classes, in the order of their first example."""
+        return _classes(self._known.examples)
 
     @property
     def examples_(self) -> tuple[FittedExample, ...]:
-        """What was shown, in order."""
-        return self._examples
+        """The examples, in order."""
+        return self._known.examples
+
+    @property
+    def forecast_(self) -> dict[str, Forecast]:
+        """What to expect of each class on new photos; empty if the segmenter does not learn."""
+        known = self._fitted()
+        learnt = self._learnt(known)
+        if learnt is None:
+            return {}
+        shown = [(example.name, example.classes) for example in known.examples]
+        return forecasts(learnt, _classes(known.examples), shown)
 
     @property
     def device(self) -> torch.device:
-        """Where it computes."""
+        """The device that it computes on."""
         return next(self.method.parameters()).device
 
     def fit(self, examples: Iterable[Example]) -> Segmenter:
-        """Learn from `examples` and nothing else; they are read one at a time."""
+        """Learn from `examples`, forgetting earlier ones; they are read one at a time.
+
+        Raises:
+            EmatError: If there is no example, or one cannot be read.
+        """
         fitted: tuple[FittedExample, ...] = ()
         for example in [examples] if isinstance(examples, Example) else examples:
             fitted = (*fitted, self._encoded(example, fitted))
         if not fitted:
             raise EmatError("there is nothing to fit: give at least one Example(photo, {class: mask})")
+        _check_shown(fitted)
+        known = _Known(fitted)
+        self._learnt(known)
         with self._changing:
-            self._examples = fitted
+            self._known = known
         return self
 
     def add(self, example: Example) -> Segmenter:
-        """Learn from one more example; the others are left as they are."""
+        """Learn from one more example; the others stay as they are."""
         with self._changing:
-            self._examples = (*self._examples, self._encoded(example, self._examples))
+            examples = self._known.examples
+            self._known = _Known((*examples, self._encoded(example, examples)))
         return self
 
     def remove(self, example: Example | int) -> Segmenter:
-        """Forget an example, given itself or by its place; a class that no other example shows goes with it."""
+        """Forget an example, given by itself or its index; a class that no other example shows is forgotten too."""
         with self._changing:
-            place = self._place(example)
-            self._examples = self._examples[:place] + self._examples[place + 1 :]
+            index = self._index(example)
+            examples = self._known.examples
+            self._known = _Known(examples[:index] + examples[index + 1 :])
         return self
 
     def predict(self, photo: Source) -> Prediction:
-        """Which classes are in `photo` (a path, bytes, a PIL image or an array), and where."""
+        """Find the classes in a photo.
+
+        Args:
+            photo: A path, the bytes of a file, a PIL image or an array (H, W, 3).
+
+        Raises:
+            EmatError: If nothing was fitted, or the photo cannot be read.
+        """
         return self._predict(read_photo(photo), self._fitted())
 
     def predict_many(self, photos: Iterable[Source], *, ahead: int = READ_AHEAD) -> Iterator[Prediction]:
-        """A prediction for each photo, in order, while a thread reads the next `ahead` photos.
+        """Predict many photos, in order, while a thread reads the next ones.
 
-        Photos go through the network one by one, so a result never depends on its neighbours.
+        Photos go through the network one by one, so a result never depends on the other photos.
+
+        Args:
+            photos: Whatever `predict` takes.
+            ahead: How many photos may be read ahead.
         """
-        examples = self._fitted()
+        known = self._fitted()
         for read in read_ahead(photos, ahead):
             if read.pixels is None:
                 raise read.problem or EmatError("a photo was not read")
-            yield self._predict(read.pixels, examples)
+            yield self._predict(read.pixels, known)
 
     @torch.inference_mode()
-    def _predict(self, photo: Pixels, examples: Sequence[FittedExample]) -> Prediction:
-        shots = {name: _shots(examples, name) for name in _classes(examples)}
+    def _predict(self, photo: Pixels, known: _Known) -> Prediction:
+        learnt = self._learnt(known)
+        shots = {name: _shots(known.examples, name) for name in _classes(known.examples)}
         size = (photo.shape[0], photo.shape[1])
         detail = detail_size(size)
-        whole, *tiles = views(size, self.method.preparation.image_size, self.tiles)
-        decision = self._look(photo, whole, list(shots.values()), detail)
+        _, *tiles = views(size, self.method.preparation.image_size, self.tiles)
+        query = self.method.encode_query(self._features(photo))
+        evidence = None if learnt is None else self.method.apply_learnt(query, learnt)
+        decision = self._decide(query, list(shots.values()), detail, evidence)
         scores, maps = list(decision.certainty), decision.probabilities.copy()
         for tile in tiles:
             part = tile.scaled(size, detail)
-            seen = self._look(photo, tile, list(shots.values()), (part.height, part.width))
-            for place, score in enumerate(seen.certainty):
-                scores[place] = max(scores[place], score)
-                if score >= self.thresholds.presence:  # else every tile would add its own false alarms
-                    inside = maps[place][part.area]
-                    np.maximum(inside, seen.probabilities[place], out=inside)
-        return Prediction(
+            closer = self.method.encode_query(self._features(photo[tile.area]))
+            # What was learnt from whole photos is applied to the whole: a tile shows everything at another scale.
+            own = evidence.part(tile.shares(size)) if isinstance(evidence, LearntEvidence) else evidence
+            seen = self._decide(closer, list(shots.values()), (part.height, part.width), own)
+            for index, score in enumerate(seen.certainty):
+                scores[index] = max(scores[index], score)
+                if score >= self.thresholds.presence:  # otherwise every tile would add its own false alarms
+                    inside = maps[index][part.area]
+                    np.maximum(inside, seen.probabilities[index], out=inside)
+        answer = Prediction(
             photo, dict(zip(shots, scores, strict=True)), dict(zip(shots, maps, strict=True)), self.thresholds
         )
+        return refined(answer, self.refine, lambda name: self._suits_mobilesam(known.examples, name))
 
-    def _look(self, photo: Pixels, view: View, ways: Sequence[Sequence[Any]], size: tuple[int, int]) -> Decision:
-        """The method's decision on one view, at `size`."""
-        query = self.method.encode_query(self._features(photo[view.area]))
-        return self.method.decide([self.method.compare(query, shots) for shots in ways], size)
+    def _suits_mobilesam(self, examples: tuple[FittedExample, ...], name: str) -> bool:
+        """Whether the small pictures of a class's examples show what MobileSAM can draw; True if none were kept."""
+        # A sparse example's picture shows strokes, which say nothing about the object's shape.
+        painted = [one for one in examples if one.working is None or not one.working.sparse]
+        pictures = [one.thumbnail for one in painted if one.thumbnail is not None and name in one.thumbnail.masks]
+        known = self._suited.get(name)
+        if known is None or list(map(id, known[0])) != list(map(id, pictures)):  # arrays do not compare
+            sam = shared_mobilesam("auto")
+            known = pictures, examples_suit([(picture.photo, picture.masks[name]) for picture in pictures], sam)
+            self._suited[name] = known
+        return known[1]
+
+    def _decide(self, query: Any, ways: Sequence[Sequence[Any]], size: tuple[int, int], evidence: Any) -> Decision:
+        compared = [self.method.compare(query, shots) for shots in ways]
+        if evidence is None:
+            return self.method.decide(compared, size)
+        return self.method.decide(compared, size, self.thresholds, evidence)
+
+    def _learnt(self, known: _Known) -> Any | None:
+        """What the examples teach: learnt when it is first needed, since examples may come one by one."""
+        if not self.method.learns:
+            return None
+        with known.learning:
+            if known.learnt is None:
+                known.learnt = self._learn(known)
+            return known.learnt
+
+    @torch.no_grad()
+    def _learn(self, known: _Known) -> Any:
+        photos = self._labelled(known.examples)
+        if isinstance(self.method, LearningMethod) and any(e.working and e.working.sparse for e in known.examples):
+            known.examples = self._filled_in(known.examples, photos, self.method)
+        return self.method.learn(photos)
+
+    def _filled_in(
+        self, examples: Sequence[FittedExample], photos: Sequence[LabelledFeatures], method: LearningMethod
+    ) -> tuple[FittedExample, ...]:
+        """Give the head a whole mask where a user painted a few strokes: the learner's own answer on that photo."""
+        masks = method.fill_in(photos)
+        classes = _classes(examples)
+        filled = []
+        for example, photo, found in zip(examples, photos, masks, strict=True):
+            if example.working is not None and example.working.sparse:
+                whole = {
+                    name: method.encode_support(photo.features, found[classes.index(name)].float())
+                    for name in example.classes
+                }
+                example = replace(example, encodings=whole)
+            filled.append(example)
+        return tuple(filled)
+
+    def _labelled(self, examples: Sequence[FittedExample]) -> list[LabelledFeatures]:
+        classes = _classes(examples)
+        photos = []
+        for example in examples:
+            if example.working is None:
+                raise EmatError(
+                    f"this segmenter was saved without the photo of {example.name}, so it cannot learn again; fit it "
+                    "again, or load it with learn=False"
+                )
+            masks = example.working.known(classes).to(self.device)
+            photos.append(LabelledFeatures(self._features(example.working.photo), masks))
+        return photos
 
     @torch.inference_mode()
     def _encoded(self, example: Example, known: Sequence[FittedExample]) -> FittedExample:
@@ -174,34 +329,46 @@ class Segmenter:
             raise EmatError(f"an example is Example(photo, {{class: mask}}), not a {type(example).__name__}")
         _check_names(example, _classes(known))
         shown = example.read()
+        if shown.sparse and not self.method.learns:
+            raise EmatError(f"the example {example.title} is sparse, which needs a segmenter that learns: learn=True")
         features = self._features(shown.photo)
         encodings = {
             name: self.method.encode_support(features, torch.from_numpy(mask).to(self.device))
             for name, mask in shown.masks.items()
         }
-        return FittedExample.of(example, encodings, thumbnail(shown))
+        working = working_photo(shown) if self.method.learns else None
+        return FittedExample.of(example, encodings, thumbnail(shown), working)
 
     def _features(self, photo: Pixels) -> Features:
         if self.cache is not None:
             return self.cache.features(photo)
-        return self.method.features(prepared(photo, self.method.preparation, self.device))[0]
+        return self.method.photo_features(photo)
 
-    def _fitted(self) -> tuple[FittedExample, ...]:
-        examples = self._examples
-        if not examples:
+    def _fitted(self) -> _Known:
+        known = self._known
+        if not _classes(known.examples):
             raise EmatError("this segmenter knows no class yet; call fit([Example(photo, {class: mask})]) first")
-        return examples
+        return known
 
-    def _place(self, example: Example | int) -> int:
-        count = len(self._examples)
+    def _index(self, example: Example | int) -> int:
+        count = len(self._known.examples)
         if isinstance(example, Example):
-            for place, fitted in enumerate(self._examples):
+            for index, fitted in enumerate(self._known.examples):
                 if fitted.is_from(example):
-                    return place
-            raise EmatError(f"the example {example.title} was not shown to this segmenter; remove it by its place")
+                    return index
+            raise EmatError(f"the example {example.title} was not shown to this segmenter; remove it by its index")
         if not 0 <= example < count:
             raise EmatError(f"there is no example {example}; this segmenter has {count}, counted from 0")
         return example
+
+
+@dataclass
+class _Known:
+    """The examples of a segmenter, and what they teach once that was needed."""
+
+    examples: tuple[FittedExample, ...]
+    learnt: Any | None = None
+    learning: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
 
 def _classes(examples: Sequence[FittedExample]) -> tuple[str, ...]:
@@ -212,9 +379,22 @@ def _shots(examples: Sequence[FittedExample], name: str) -> list[Any]:
     return [example.encodings[name] for example in examples if name in example.encodings]
 
 
+def _check_shown(examples: Sequence[FittedExample]) -> None:
+    """Refuse examples that say what is absent and never what is there."""
+    classes = _classes(examples)
+    if not classes:
+        raise EmatError("no example shows a class; give at least one Example(photo, {class: mask}) beside the others")
+    for example in examples:
+        named = () if example.working is None else tuple(example.working.masks)
+        if unknown := [name for name in named if name not in classes]:
+            raise EmatError(
+                f"no example shows {unknown[0]!r}, which {example.name} says is absent; give one with a mask"
+            )
+
+
 def _check_names(example: Example, known: Sequence[str]) -> None:
     spelled = {name.casefold(): name for name in known}
-    for name in example.masks:
+    for name in (*example.masks, *example.absent):
         other = spelled.setdefault(name.casefold(), name)
         if other != name:
             raise EmatError(f"the class {name!r} of {example.title} is also written {other!r}; use one spelling")

@@ -1,18 +1,22 @@
-"""Masked attention over the support axis, for every query token on its own.
+"""Masked attention over the support axis, for every query token on its own (the paper's Eq. 6).
 
-`attend` is the arithmetic of one chunk of query tokens and serves both layers. `attend_correlation` is the first
-layer's hot path: it walks the query tokens in chunks - correlate, project, attend - and keeps only the outputs, so the
-correlation (289 MB at the paper's size) never exists as a whole; its backward pass makes each chunk again. Attention's
-logits are larger still, so it goes through a chunk in pieces.
+`attend` is the equation itself, for keys and values from which the mask has already dropped tokens. It serves both
+layers. `attend_correlation` is the first layer's hot path: it walks the query tokens in chunks - correlate, project,
+attend - and keeps only the outputs, so that the correlation (289 MB at the paper's size) never exists as a whole. Its
+backward pass computes each chunk again, unless the pair is so small that its chunks were worth keeping.
+
+Reading order: `Projections` (from correlations to Q^d, K, V and the residual), `attend` (the softmax),
+`attend_correlation` (both, chunk by chunk), then the backward passes of each in the same order.
 """
 
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from emat.device import workspace_bytes
 
@@ -20,21 +24,142 @@ ATTENTION_HEADS = 8
 LOG2_E = 1 / math.log(2)
 # Parts of the workspace. On a CPU: 6 MB of correlations and projections, 3 MB of logits, found by trying.
 CHUNK_SHARE, PIECE_SHARE = 4, 8
+SMALL_PAIR = 32 * 2**20  # bytes of a pair's correlations and projections up to which backward finds them kept
+
+
+@dataclass(frozen=True)
+class Projections:
+    """A layer's projections as matrices, and what they do to a chunk of query tokens.
+
+    Queries (H rows) and residual (E rows) come from the same inputs, so their weights are stacked into one product.
+    """
+
+    w_cells: Tensor  # (H + E, P * C), of the cells by position
+    b_cells: Tensor  # (H + E,)
+    w_class: Tensor | None  # (H + E, C), of the class token, if there is one
+    b_class: Tensor | None
+    w_kv: Tensor  # (2 H, C), keys, then values
+    b_kv: Tensor  # (2 H,)
+
+    @property
+    def first(self) -> int:
+        """Tokens before the cells: 1 with a class token, else 0."""
+        return 0 if self.w_class is None else 1
+
+    @property
+    def hidden(self) -> int:
+        """H, the width that attention works in."""
+        return len(self.w_kv) // 2
+
+    def to(self, dtype: torch.dtype) -> "Projections":
+        """The same in another precision."""
+        if self.w_kv.dtype == dtype:
+            return self
+        return Projections(*[None if t is None else t.to(dtype) for t in self.tensors()])  # type: ignore[arg-type]
+
+    def tensors(self) -> tuple[Tensor | None, ...]:
+        """All fields in order."""
+        return self.w_cells, self.b_cells, self.w_class, self.b_class, self.w_kv, self.b_kv
+
+    def project(self, by_cell: Tensor, by_class: Tensor, *outs: Tensor) -> None:
+        """Fill `outs` (rows, n, t_d) - queries, then, if it is given, residual - with the stacked product's rows.
+
+        The inputs are by cell (P, C, n, n_cells) and of the class token (C, n).
+        """
+        rows = [len(out) for out in outs]
+        w, n_cells = self.w_cells[: sum(rows)], by_cell.shape[3]
+        image = torch.addmm(self.b_cells[: len(w), None], w, by_cell.flatten(0, 1).flatten(1))
+        for out, part in zip(outs, image.unflatten(1, (-1, n_cells)).split(rows), strict=True):
+            out[:, :, self.first :] = part
+        if self.w_class is not None and self.b_class is not None:
+            token = torch.addmm(self.b_class[: len(w), None], self.w_class[: len(w)], by_class)
+            for out, part in zip(outs, token.split(rows), strict=True):
+                out[:, :, 0] = part
+
+    def keys_values(self, by_token: Tensor) -> tuple[Tensor, Tensor]:
+        """(C, n, k) -> keys (H, n, k), values (H, n, k)."""
+        k, v = torch.addmm(self.b_kv[:, None], self.w_kv, by_token.flatten(1)).chunk(2)
+        return k.view(self.hidden, *by_token.shape[1:]), v.view(self.hidden, *by_token.shape[1:])
+
+    def backward(self, d_image: Tensor, d_class: Tensor | None, d_kv: Tensor) -> tuple[Tensor, Tensor]:
+        """Gradients of `project`'s and `keys_values`' inputs: (P * C, n, n_cells) and (C, n, k).
+
+        Args:
+            d_image: Gradient of queries and residual at the cells, (H + E, n, n_cells).
+            d_class: The same at the class token, (H + E, n).
+            d_kv: Gradient of keys and values, (2 H, n, k).
+        """
+        d_by_cell = (self.w_cells.T @ d_image.flatten(1)).view(self.w_cells.shape[1], *d_image.shape[1:])
+        d_by_token = (self.w_kv.T @ d_kv.flatten(1)).view(self.w_kv.shape[1], *d_kv.shape[1:])
+        if self.w_class is not None and d_class is not None:
+            d_by_token[:, :, 0] += self.w_class.T @ d_class
+        return d_by_cell, d_by_token
+
+
+class ProjectionGradients:
+    """The gradients of a layer's `Projections`, summed up over chunks of query tokens."""
+
+    def __init__(self, weights: Projections) -> None:
+        self.w_cells, self.b_cells = torch.zeros_like(weights.w_cells), torch.zeros_like(weights.b_cells)
+        self.w_class = None if weights.w_class is None else torch.zeros_like(weights.w_class)
+        self.b_class = None if weights.b_class is None else torch.zeros_like(weights.b_class)
+        self.w_kv, self.b_kv = torch.zeros_like(weights.w_kv), torch.zeros_like(weights.b_kv)
+
+    def add(self, d_image: Tensor, d_class: Tensor | None, d_kv: Tensor, by_cell: Tensor, by_token: Tensor) -> None:
+        """Add one chunk's gradients, given as `Projections.backward` takes them, with the inputs they belong to."""
+        self.w_cells.addmm_(d_image.flatten(1), by_cell.flatten(0, 1).flatten(1).T)
+        self.b_cells.add_(d_image.flatten(1).sum(dim=1))
+        if self.w_class is not None and self.b_class is not None and d_class is not None:
+            self.w_class.addmm_(d_class, by_token[:, :, 0].T)
+            self.b_class.add_(d_class.sum(dim=1))
+        self.w_kv.addmm_(d_kv.flatten(1), by_token.flatten(1).T)
+        self.b_kv.add_(d_kv.flatten(1).sum(dim=1))
+
+    def tensors(self) -> tuple[Tensor | None, ...]:
+        """In the order of `Projections.tensors`."""
+        return self.w_cells, self.b_cells, self.w_class, self.b_class, self.w_kv, self.b_kv
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Attention of q (H, n, t_d) over k, v (H, n, t): attended values (H, n, t_d).
+    """Attend, for every query token n, from its t_d downscaled positions over its t support tokens.
 
     Logits are not scaled. With no key at all the attended values are zero.
+
+    Args:
+        q: (H, n, t_d).
+        k: (H, n, t).
+        v: (H, n, t).
+
+    Returns:
+        The attended values (H, n, t_d).
     """
     if k.shape[2] == 0:
         return torch.zeros_like(q)
-    ones = v.new_ones(v.shape[1], ATTENTION_HEADS, 1, v.shape[2])
-    q, k, v = LOG2_E * _by_head(q), _centred(_by_head(k)), torch.cat([_by_head(v), ones], dim=2)  # (n, heads, e, t)
-    shift = not _within_range(q, k)
+    return _by_row(_attended(_by_heads(q, k, v)))
+
+
+class _ByHeads(NamedTuple):
+    """Attention's inputs as batched matrix products want them."""
+
+    q: Tensor  # (n, heads, e, t_d), times LOG2_E, so that exp2 can be taken instead of exp
+    k: Tensor  # (n, heads, e, t), centred
+    v: Tensor  # (n, heads, e, t)
+    shift: bool  # whether logits must be moved before exp2 is taken
+
+
+def _by_heads(q: Tensor, k: Tensor, v: Tensor) -> _ByHeads:
+    """(H, n, ...) each."""
+    q, k = LOG2_E * _by_head(q), _centred(_by_head(k))
+    return _ByHeads(q, k, _by_head(v), shift=not _within_range(q, k))
+
+
+def _attended(inputs: _ByHeads) -> Tensor:
+    """(n, heads, e, t_d)."""
+    q, k, v, shift = inputs
+    v = torch.cat([v, v.new_ones(*v.shape[:2], 1, v.shape[3])], dim=2)
     # The row of ones gives the softmax's denominator: (n, heads, e + 1, t_d).
-    summed = torch.cat([v @ _exponentials(q, k, shift=shift) for q, k, v in _pieces(q, k, v)])
-    return _by_row(summed[:, :, :-1] / summed[:, :, -1:])
+    summed = _joined([v @ _exponentials(q, k, shift=shift) for q, k, v in _pieces(q, k, v)])
+    return summed[:, :, :-1] / summed[:, :, -1:]
 
 
 def _pieces(q: Tensor, k: Tensor, *others: Tensor) -> Iterator[tuple[Tensor, ...]]:
@@ -42,6 +167,11 @@ def _pieces(q: Tensor, k: Tensor, *others: Tensor) -> Iterator[tuple[Tensor, ...
     logits = ATTENTION_HEADS * q.shape[3] * k.shape[3] * q.element_size()
     length = max(1, workspace_bytes(q.device) // PIECE_SHARE // logits)
     return zip(*(x.split(length) for x in (q, k, *others)), strict=True)
+
+
+def _joined(pieces: list[Tensor] | tuple[Tensor, ...]) -> Tensor:
+    """One tensor again."""
+    return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
 
 
 def _exponentials(q: Tensor, k: Tensor, *, shift: bool) -> Tensor:
@@ -60,7 +190,8 @@ def _centred(k: Tensor) -> Tensor:
 
     It moves all logits of a query alike, which a softmax does not see.
     """
-    return k - (k.detach().amax(dim=3, keepdim=True) + k.detach().amin(dim=3, keepdim=True)) / 2
+    smallest, largest = k.detach().aminmax(dim=3, keepdim=True)
+    return k - (smallest + largest) / 2
 
 
 def _within_range(q: Tensor, k: Tensor) -> bool:
@@ -86,144 +217,95 @@ def _by_row(x: Tensor) -> Tensor:
     return x.permute(1, 2, 0, 3).flatten(0, 1)
 
 
-@dataclass(frozen=True)
-class LayerMatrices:
-    """A layer's projections as matrices, and what they do to a chunk of query tokens.
+def attend_correlation(query: Tensor, cells: Tensor, kept: Tensor, projections: Projections) -> tuple[Tensor, Tensor]:
+    """Compute the first layer's attention straight from unit tokens, without the whole correlation in memory.
 
-    Queries (H rows) and residual (E rows) come from the same inputs, so their weights are stacked into one product.
+    Where there is a class token it comes first, in `kept` and in t_d.
+
+    Args:
+        query: (C, t_q, d).
+        cells: (P, C, n_cells, d), the support tokens by position inside their cell.
+        kept: (C, k, d), the support tokens that attention sees.
+        projections: The layer's weights.
+
+    Returns:
+        The attended values (H, t_q, t_d) and the projected residual (E, t_q, t_d).
     """
-
-    w_cells: Tensor  # (H + E, P * C), of the cells by position
-    b_cells: Tensor  # (H + E,)
-    w_class: Tensor | None  # (H + E, C), of the class token, if there is one
-    b_class: Tensor | None
-    w_kv: Tensor  # (2 H, C), keys, then values
-    b_kv: Tensor  # (2 H,)
-
-    @property
-    def first(self) -> int:
-        """Tokens before the cells: 1 with a class token, else 0."""
-        return 0 if self.w_class is None else 1
-
-    @property
-    def hidden(self) -> int:
-        """H, the width that attention works in."""
-        return len(self.w_kv) // 2
-
-    def to(self, dtype: torch.dtype) -> "LayerMatrices":
-        """The same in another precision."""
-        return LayerMatrices(*[None if t is None else t.to(dtype) for t in self.tensors()])  # type: ignore[arg-type]
-
-    def tensors(self) -> tuple[Tensor | None, ...]:
-        """All fields in order."""
-        return self.w_cells, self.b_cells, self.w_class, self.b_class, self.w_kv, self.b_kv
-
-    def project(self, by_cell: Tensor, by_class: Tensor, *outs: Tensor) -> None:
-        """Inputs by cell (P, C, n, n_cells) and of the class token (C, n); fills `outs` (rows, n, t_d) in order."""
-        rows = [len(out) for out in outs]
-        w, n_cells = self.w_cells[: sum(rows)], by_cell.shape[3]
-        image = torch.addmm(self.b_cells[: len(w), None], w, by_cell.flatten(0, 1).flatten(1))
-        for out, part in zip(outs, image.unflatten(1, (-1, n_cells)).split(rows), strict=True):
-            out[:, :, self.first :] = part
-        if self.w_class is not None and self.b_class is not None:
-            token = torch.addmm(self.b_class[: len(w), None], self.w_class[: len(w)], by_class)
-            for out, part in zip(outs, token.split(rows), strict=True):
-                out[:, :, 0] = part
-
-    def keys_values(self, by_token: Tensor) -> tuple[Tensor, Tensor]:
-        """(C, n, k) -> keys (H, n, k), values (H, n, k)."""
-        k, v = torch.addmm(self.b_kv[:, None], self.w_kv, by_token.flatten(1)).chunk(2)
-        return k.view(self.hidden, *by_token.shape[1:]), v.view(self.hidden, *by_token.shape[1:])
-
-    def add_products(self, d_projected: Tensor, d_kv: Tensor, by_cell: Tensor, by_token: Tensor) -> None:
-        """Add one chunk's gradient, when this object holds gradients instead of weights."""
-        d_image = d_projected[:, :, self.first :].flatten(1)  # (H + E, n * n_cells)
-        self.w_cells.addmm_(d_image, by_cell.flatten(0, 1).flatten(1).T)
-        self.b_cells.add_(d_image.sum(dim=1))
-        if self.w_class is not None and self.b_class is not None:
-            self.w_class.addmm_(d_projected[:, :, 0], by_token[:, :, 0].T)
-            self.b_class.add_(d_projected[:, :, 0].sum(dim=1))
-        self.w_kv.addmm_(d_kv.flatten(1), by_token.flatten(1).T)
-        self.b_kv.add_(d_kv.flatten(1).sum(dim=1))
-
-    def backward(self, d_projected: Tensor, d_kv: Tensor) -> tuple[Tensor, Tensor]:
-        """Gradients of the chunk's correlations: (P * C, n, n_cells), (C, n, k)."""
-        d_image = d_projected[:, :, self.first :]
-        d_by_cell = (self.w_cells.T @ d_image.flatten(1)).view(self.w_cells.shape[1], *d_image.shape[1:])
-        d_by_token = (self.w_kv.T @ d_kv.flatten(1)).view(self.w_kv.shape[1], *d_kv.shape[1:])
-        if self.w_class is not None:
-            d_by_token[:, :, 0] += self.w_class.T @ d_projected[:, :, 0]
-        return d_by_cell, d_by_token
-
-
-def attend_correlation(query: Tensor, cells: Tensor, kept: Tensor, matrices: LayerMatrices) -> tuple[Tensor, Tensor]:
-    """From unit tokens to the first layer's attended values (H, t_q, t_d) and residual (E, t_q, t_d).
-
-    query (C, t_q, d); cells (P, C, n_cells, d), support tokens by position inside their cell; kept (C, k, d), the
-    support tokens that attention sees. Where there is a class token it comes first, in `kept` and in t_d.
-    """
-    chunk = _chunk_length(query, cells, kept, matrices)
-    return _CorrelationAttention.apply(query, cells, kept, *matrices.tensors(), chunk)
-
-
-def _chunk_length(query: Tensor, cells: Tensor, kept: Tensor, matrices: LayerMatrices) -> int:
-    """Query tokens whose correlations and projections fill their part of the workspace."""
     positions, channels, n_cells, _ = cells.shape
-    k, t_d = kept.shape[1], matrices.first + n_cells
-    numbers = channels * (positions * n_cells + k) + 2 * len(matrices.w_cells) * t_d
-    return max(1, workspace_bytes(query.device) // CHUNK_SHARE // (numbers * query.element_size()))
+    t_d = projections.first + n_cells
+    numbers = channels * (positions * n_cells + kept.shape[1]) + 2 * len(projections.w_cells) * t_d
+    token_bytes = numbers * query.element_size()  # of one query token's correlations and projections
+    chunk = max(1, workspace_bytes(query.device) // CHUNK_SHARE // token_bytes)
+    keep_chunks = torch.is_grad_enabled() and token_bytes * query.shape[1] <= SMALL_PAIR
+    return _CorrelationAttention.apply(query, cells, kept, chunk, keep_chunks, *projections.tensors())
+
+
+class _Chunk(NamedTuple):
+    """What is computed of a chunk of query tokens on the way to its attended values."""
+
+    by_cell: Tensor  # (P, C, n, n_cells), correlations
+    by_token: Tensor  # (C, n, k), correlations
+    heads: _ByHeads
 
 
 class _CorrelationAttention(torch.autograd.Function):
-    """`attend_correlation`, a chunk of query tokens at a time; backward makes each chunk again."""
+    """`attend_correlation`, a chunk of query tokens at a time."""
 
     @staticmethod
     def forward(
-        ctx: Any,
-        query: Tensor,
-        cells: Tensor,
-        kept: Tensor,
-        *tensors_and_chunk: Any,
+        ctx: Any, query: Tensor, cells: Tensor, kept: Tensor, chunk: int, keep_chunks: bool, *weights: Any
     ) -> tuple[Tensor, Tensor]:
-        *tensors, chunk = tensors_and_chunk
-        matrices = LayerMatrices(*tensors)
-        hidden = matrices.hidden
-        t_q, t_d = query.shape[1], matrices.first + cells.shape[2]
+        projections = Projections(*weights)
+        hidden, t_q, t_d = projections.hidden, query.shape[1], projections.first + cells.shape[2]
         attended = query.new_empty(hidden, t_q, t_d)
-        residual = query.new_empty(len(matrices.w_cells) - hidden, t_q, t_d)
-        for start in range(0, t_q, chunk):
-            part = slice(start, min(start + chunk, t_q))
-            by_cell, by_token = _correlate(query[:, part], cells, kept)
-            q = query.new_empty(hidden, by_cell.shape[2], t_d)
-            matrices.project(by_cell, by_token[:, :, 0], q, residual[:, part])
-            attended[:, part] = attend(q, *matrices.keys_values(by_token))
-        ctx.save_for_backward(query, cells, kept, *tensors, attended)
-        ctx.chunk = chunk
+        residual = query.new_empty(len(projections.w_cells) - hidden, t_q, t_d)
+        chunks = []
+        for part in _parts(t_q, chunk):
+            made = _make_chunk(query[:, part], cells, kept, projections, residual[:, part])
+            attended[:, part] = _by_row(_attended(made.heads))
+            if keep_chunks:
+                chunks.append(made)
+        tensors = [tensor for made in chunks for tensor in (made.by_cell, made.by_token, *made.heads[:3])]
+        ctx.save_for_backward(query, cells, kept, attended, *weights, *tensors)
+        ctx.chunk, ctx.weights, ctx.shifts = chunk, len(weights), [made.heads.shift for made in chunks]
         return attended, residual
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, d_attended: Tensor, d_residual: Tensor) -> tuple[Tensor | None, ...]:
-        query, cells, kept, *tensors, attended = ctx.saved_tensors
-        matrices = LayerMatrices(*tensors)
-        grads = LayerMatrices(*[None if t is None else torch.zeros_like(t) for t in tensors])  # type: ignore[arg-type]
-        token_grads = tuple(
-            torch.zeros_like(t) if needed else None
-            for t, needed in zip((query, cells, kept), ctx.needs_input_grad[:3], strict=True)
-        )
-        for start in range(0, query.shape[1], ctx.chunk):
-            part = slice(start, min(start + ctx.chunk, query.shape[1]))
-            by_cell, by_token = _correlate(query[:, part], cells, kept)
-            q = torch.empty_like(attended[:, part])
-            matrices.project(by_cell, by_token[:, :, 0], q)
-            k, v = matrices.keys_values(by_token)
-            d_q, d_k, d_v = _attend_backward(q, k, v, attended[:, part], d_attended[:, part])
-            d_projected = torch.cat([d_q, d_residual[:, part]])
-            d_kv = torch.cat([d_k, d_v])
-            grads.add_products(d_projected, d_kv, by_cell, by_token)
-            if any(grad is not None for grad in token_grads):
-                d_by_cell, d_by_token = matrices.backward(d_projected, d_kv)
-                _correlate_backward(query[:, part], cells, kept, d_by_cell, d_by_token, part, token_grads)
-        return *token_grads, *grads.tensors(), None
+        query, cells, kept, attended, *others = ctx.saved_tensors
+        projections, tensors = Projections(*others[: ctx.weights]), others[ctx.weights :]
+        chunks = [
+            _Chunk(by_cell, by_token, _ByHeads(q, k, v, shift))
+            for by_cell, by_token, q, k, v, shift in zip(*(tensors[i::5] for i in range(5)), ctx.shifts, strict=True)
+        ]
+        first, weight_grads = projections.first, ProjectionGradients(projections)
+        wanted = zip((query, cells, kept), ctx.needs_input_grad[:3], strict=True)
+        token_grads = _TokenGradients(*(torch.zeros_like(tokens) if needed else None for tokens, needed in wanted))
+        for index, part in enumerate(_parts(query.shape[1], ctx.chunk)):
+            made = chunks[index] if chunks else _make_chunk(query[:, part], cells, kept, projections)
+            d_q, d_kv = _attend_backward(made.heads, attended[:, part], d_attended[:, part])
+            d_projected = (d_q, d_residual[:, part])
+            d_image = torch.cat([d[:, :, first:] for d in d_projected])  # (H + E, n, n_cells)
+            d_class = torch.cat([d[:, :, 0] for d in d_projected]) if first else None  # (H + E, n)
+            weight_grads.add(d_image, d_class, d_kv, made.by_cell, made.by_token)
+            if token_grads.wanted:
+                d_by_cell, d_by_token = projections.backward(d_image, d_class, d_kv)
+                token_grads.add(query, cells, kept, part, d_by_cell, d_by_token)
+        return token_grads.query, token_grads.cells, token_grads.kept, None, None, *weight_grads.tensors()
+
+
+def _parts(t_q: int, chunk: int) -> Iterator[slice]:
+    """The query tokens in chunks."""
+    return (slice(start, min(start + chunk, t_q)) for start in range(0, t_q, chunk))
+
+
+def _make_chunk(query: Tensor, cells: Tensor, kept: Tensor, projections: Projections, *residual: Tensor) -> _Chunk:
+    """Correlate and project a chunk of query tokens (C, n, d); the projected residual is written to `residual`."""
+    by_cell, by_token = _correlate(query, cells, kept)
+    q = query.new_empty(projections.hidden, query.shape[1], projections.first + cells.shape[2])
+    projections.project(by_cell, by_token[:, :, 0], q, *residual)
+    return _Chunk(by_cell, by_token, _by_heads(q, *projections.keys_values(by_token)))
 
 
 def _correlate(query: Tensor, cells: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
@@ -234,46 +316,51 @@ def _correlate(query: Tensor, cells: Tensor, kept: Tensor) -> tuple[Tensor, Tens
     return by_cell, query @ kept.transpose(1, 2)
 
 
-def _correlate_backward(
-    query: Tensor,
-    cells: Tensor,
-    kept: Tensor,
-    d_by_cell: Tensor,
-    d_by_token: Tensor,
-    part: slice,
-    grads: tuple[Tensor | None, ...],
-) -> None:
-    """Add a chunk's gradient to those of query, cells and kept tokens that are asked for."""
-    d_query, d_cells, d_kept = grads
-    d_by_cell = d_by_cell.view(*cells.shape[:2], *d_by_cell.shape[1:])
-    if d_query is not None:
-        d_query[:, part] = d_by_token @ kept + (d_by_cell @ cells).sum(dim=0)
-    if d_cells is not None:
-        d_cells += d_by_cell.transpose(2, 3) @ query
-    if d_kept is not None:
-        d_kept += d_by_token.transpose(1, 2) @ query
+@dataclass(frozen=True)
+class _TokenGradients:
+    """The gradients of query, cells and kept tokens, summed up over chunks; None where nobody asks for one."""
+
+    query: Tensor | None
+    cells: Tensor | None
+    kept: Tensor | None
+
+    @property
+    def wanted(self) -> bool:
+        return not (self.query is None and self.cells is None and self.kept is None)
+
+    def add(
+        self, query: Tensor, cells: Tensor, kept: Tensor, part: slice, d_by_cell: Tensor, d_by_token: Tensor
+    ) -> None:
+        """Add those of the chunk `part`, from the gradients of its correlations (P * C, n, n_cells) and (C, n, k)."""
+        d_by_cell = d_by_cell.view(*cells.shape[:2], *d_by_cell.shape[1:])
+        if self.query is not None:
+            self.query[:, part] = d_by_token @ kept + (d_by_cell @ cells).sum(dim=0)
+        if self.cells is not None:
+            self.cells.add_(d_by_cell.transpose(2, 3) @ query[:, part])
+        if self.kept is not None:
+            self.kept.add_(d_by_token.transpose(1, 2) @ query[:, part])
 
 
-def _attend_backward(
-    q: Tensor, k: Tensor, v: Tensor, attended: Tensor, d_attended: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of `attend`, its exponentials made again; shapes as there."""
-    q, k, v, out, d_out = (_by_head(part) for part in (q, k, v, attended, d_attended))
-    q, k = LOG2_E * q, _centred(k)
-    shift = not _within_range(q, k)
+def _attend_backward(inputs: _ByHeads, attended: Tensor, d_attended: Tensor) -> tuple[Tensor, Tensor]:
+    """Gradients of q (H, n, t_d) and, stacked, of k and v (2 H, n, t); attended values and their gradient as q."""
+    q, k, v, shift = inputs
+    out, d_out = _by_head(attended), _by_head(d_attended)
     grads = [_piece_backward(*piece, shift=shift) for piece in _pieces(q, k, v, out, d_out)]
-    d_q, d_k, d_v = (_by_row(torch.cat(parts)) for parts in zip(*grads, strict=True))
-    return d_q, d_k / LOG2_E, d_v
+    d_q, d_k, d_v = (_joined(parts) for parts in zip(*grads, strict=True))
+    return _by_row(d_q), torch.cat([_by_row(d_k).div_(LOG2_E), _by_row(d_v)])
 
 
 def _piece_backward(
     q: Tensor, k: Tensor, v: Tensor, out: Tensor, d_out: Tensor, *, shift: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of a piece, by head (n, heads, e, t_d or t): of q before it was scaled, of k times LOG2_E, of v."""
-    exponentials = _exponentials(q, k, shift=shift)
+    """Gradients of a piece, by head (n, heads, e, t_d or t): of q before it was scaled, of k times LOG2_E, of v.
+
+    With the weights w = exponentials / their sum, and d_w = v^T d_out, the softmax's backward is
+    d_logits = w * (d_w - sum of w * d_w over t), where that sum equals the inner product of out and d_out.
+    """
+    exponentials = _exponentials(q, k, shift=shift)  # (n, heads, t, t_d)
     d_out = d_out / exponentials.sum(dim=2, keepdim=True)  # from here on no weight needs dividing
     d_v = d_out @ exponentials.transpose(2, 3)
-    # The softmax's backward needs sum_t(weight * d_weight), which equals the inner product of output and its gradient.
     inner = (out * d_out).sum(dim=2, keepdim=True)  # (n, heads, 1, t_d)
     d_logits = (v.transpose(2, 3) @ d_out).sub_(inner).mul_(exponentials)  # (n, heads, t, t_d)
     return k @ d_logits, q @ d_logits.transpose(2, 3), d_v

@@ -1,15 +1,11 @@
 """One attention layer: parameters under their public names, read as the matrices that the hot path multiplies by."""
 
-from typing import cast
-
 import torch
 from torch import Tensor, nn
 
-from emat.model.attention import LayerMatrices, attend, attend_correlation
-from emat.model.correlation import QueryEncoding, SupportEncoding
-from emat.model.downscale import Projection, Window
-from emat.model.group_norm import NORM_GROUPS
-from emat.model.refinement import Affine, refine
+from emat.model.attention import Projections, attend, attend_correlation
+from emat.model.encoding import QueryEncoding, SupportEncoding, Window
+from emat.model.refinement import NORM_GROUPS, RefinementWeights, refine_consuming
 
 
 class AttentionLayer(nn.Module):
@@ -26,31 +22,41 @@ class AttentionLayer(nn.Module):
         self.attn: _LearnedAttention | _PooledAttention = form(channels, width, class_token)
         self.ff = _FeedForward(width)
 
-    def from_correlation(self, query: QueryEncoding, support: SupportEncoding) -> Tensor:
+    def from_correlation(self, query: QueryEncoding, support: SupportEncoding, projections: Projections) -> Tensor:
         """The first layer: (E, t_q, t_d) from a pair of encodings."""
-        matrices = self.attn.matrices().to(query.tokens.dtype)
-        attended, residual = attend_correlation(query.tokens, support.cells, support.kept, matrices)
-        return self._refine(attended, residual)
+        attended, residual = attend_correlation(query.tokens, support.cells, support.kept, projections)
+        return self.refine_consuming(attended[None], residual[None])[0]
 
-    def forward(self, x: Tensor, kept: Tensor) -> Tensor:
-        """The second layer: (E, t_q, 2) from the first one's output x (C, t_q, t_d), of which attention sees `kept`."""
-        matrices = self.attn.matrices()
-        image = x[:, :, matrices.first :].unflatten(2, (self.window.positions, -1))
+    def attend(self, x: Tensor, kept: Tensor, projections: Projections) -> tuple[Tensor, Tensor]:
+        """The second layer's attention, of one pair.
+
+        Args:
+            x: The first layer's output (C, t_q, t_d).
+            kept: Indices (k,) of the tokens among t_d that attention sees.
+            projections: `self.projections()`, made once for all pairs.
+
+        Returns:
+            Attended values (H, t_q, 2) and residual (E, t_q, 2), both for `refine_consuming`.
+        """
+        image = x[:, :, projections.first :].unflatten(2, (self.window.positions, -1))
         by_cell = image.mean(dim=3, keepdim=True).permute(2, 0, 1, 3)  # (P, C, t_q, 1)
         by_token = x[:, :, kept]  # (C, t_q, k)
-        projected = x.new_empty(len(matrices.w_cells), x.shape[1], matrices.first + 1)
-        matrices.project(by_cell, x[:, :, 0], projected)
-        attended = attend(projected[: matrices.hidden], *matrices.keys_values(by_token))
-        return self._refine(attended, projected[matrices.hidden :])
+        projected = x.new_empty(len(projections.w_cells), x.shape[1], projections.first + 1)
+        projections.project(by_cell, x[:, :, 0], projected)
+        hidden = projections.hidden
+        return attend(projected[:hidden], *projections.keys_values(by_token)), projected[hidden:]
 
-    def _refine(self, attended: Tensor, residual: Tensor) -> Tensor:
+    def projections(self) -> Projections:
+        """The layer's weights as matrices. Made once for all pairs of a batch."""
+        return self.attn.projections()
+
+    def refine_consuming(self, attended: Tensor, residual: Tensor) -> Tensor:
+        """What follows attention, (B, H, t_q, t_d) and (B, E, t_q, t_d) -> (B, E, t_q, t_d); overwrites its inputs."""
         attn, ff = self.attn, self.ff
-        convolutions = (attn.agg[2], ff.ff[0], ff.ff[3])
-        norms = (attn.agg[0], attn.short_cut[-1], attn.agg[3], attn.out_norm, ff.ff[1], ff.out_norm)
-        matrices = [cast(Tensor, convolution.weight).flatten(1) for convolution in convolutions]
+        weights = RefinementWeights.from_modules(attn.agg, attn.short_cut[-1], attn.out_norm, ff)
         # Norms need the parameters' full precision, whatever attention was computed in.
-        attended, residual = (x.to(matrices[0].dtype) for x in (attended, residual))
-        return refine(attended, residual, matrices, [cast(Affine, (norm.weight, norm.bias)) for norm in norms])
+        attended, residual = (x.to(weights.w_g.dtype) for x in (attended, residual))
+        return refine_consuming(attended, residual, weights)
 
 
 class _Attention(nn.Module):
@@ -74,21 +80,21 @@ class _LearnedAttention(_Attention):
 
     def __init__(self, channels: int, width: int, class_token: bool) -> None:
         super().__init__(width)
-        self.q = Projection(channels, width // 2, class_token=class_token, bias=True)
+        self.q = _Projection(channels, width // 2, class_token=class_token, bias=True)
         self.kv = nn.Conv2d(channels, width, 1)
-        residual = Projection(channels, width, class_token=class_token, bias=False)
+        residual = _Projection(channels, width, class_token=class_token, bias=False)
         self.short_cut = nn.Sequential(residual, nn.GroupNorm(NORM_GROUPS, width))
 
-    def matrices(self) -> LayerMatrices:
+    def projections(self) -> Projections:
         query, residual = self.q, self.short_cut[0]
-        assert isinstance(residual, Projection)
+        assert isinstance(residual, _Projection)
         assert self.kv.bias is not None
         by_position = torch.cat([query.q_seg.weight, residual.q_seg.weight]).squeeze(2)  # (H + E, C, 2, 2)
         w_class = b_class = None
         if query.q_cls is not None and residual.q_cls is not None:
             w_class = torch.cat([query.q_cls.weight, residual.q_cls.weight]).flatten(1)
             b_class = _stacked_bias(query.q_cls.bias, len(w_class))
-        return LayerMatrices(
+        return Projections(
             w_cells=by_position.permute(0, 2, 3, 1).flatten(1),
             b_cells=_stacked_bias(query.q_seg.bias, len(by_position)),
             w_class=w_class,
@@ -96,6 +102,18 @@ class _LearnedAttention(_Attention):
             w_kv=self.kv.weight.flatten(1),
             b_kv=self.kv.bias,
         )
+
+
+class _Projection(nn.Module):
+    """Learnable downscaling: a strided convolution for image tokens, a 1 x 1 of its own for the class token.
+
+    Weights keep the shapes and names of published checkpoints; `projections` reads them as matrices.
+    """
+
+    def __init__(self, channels: int, out: int, *, class_token: bool, bias: bool) -> None:
+        super().__init__()
+        self.q_seg = nn.Conv3d(channels, out, (1, 2, 2), stride=(1, 2, 2), bias=bias)
+        self.q_cls = nn.Conv2d(channels, out, 1, bias=bias) if class_token else None
 
 
 class _PooledAttention(_Attention):
@@ -109,14 +127,14 @@ class _PooledAttention(_Attention):
         # Published names count the pooling as short_cut.1. It has no parameters, and comes before the projection here.
         self.short_cut = nn.Sequential(residual, nn.Identity(), nn.GroupNorm(NORM_GROUPS, width))
 
-    def matrices(self) -> LayerMatrices:
+    def projections(self) -> Projections:
         weight, bias, residual = self.qkv.weight.flatten(1), self.qkv.bias, self.short_cut[0]
         assert isinstance(residual, nn.Conv2d)
         assert bias is not None
         hidden = len(weight) // 3
         w_cells = torch.cat([weight[:hidden], residual.weight.flatten(1)])
         b_cells = _stacked_bias(bias[:hidden], len(w_cells))
-        return LayerMatrices(
+        return Projections(
             w_cells=w_cells,
             b_cells=b_cells,
             w_class=w_cells if self.class_token else None,

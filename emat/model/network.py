@@ -1,21 +1,30 @@
 """EMAT, CST and the steps between them: one family, one class, one path from tokens to logits."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 
+from emat.device import compute_dtype, without_autocast
 from emat.errors import EmatError
-from emat.model.correlation import Grid, QueryEncoding, SupportEncoding, encode_query, encode_support
-from emat.model.downscale import Window
-from emat.model.group_norm import NORM_GROUPS
-from emat.model.heads import mask_head, mask_logits, presence_head, presence_logits
+from emat.model.encoding import (
+    Grid,
+    QueryEncoding,
+    SupportEncoding,
+    Window,
+    check_grid,
+    encode_query,
+    encode_support,
+)
 from emat.model.layer import AttentionLayer
-from emat.model.precision import compute_dtype, without_autocast
+from emat.model.refinement import NORM_GROUPS
+from emat.tensor_files import misfits, shapes_of
 
+WIDTH_MULTIPLE = 16  # eight attention heads share half of a layer's width
 NO_FOREGROUND = (10.0, -10.0)  # mask logits where no support token is left to look at: a certain background
+PUBLIC_PREFIX = "learner."  # what public checkpoints put before the names of the network's tensors
 
 
 @dataclass(frozen=True)
@@ -24,10 +33,43 @@ class Form:
 
     support_grid: int  # side; t_s = side² + 1
     windows: tuple[Window, Window]  # downscaling of the two layers
-    widths: tuple[int, int]  # of the two layers' outputs; the heads use the second and its half
+    widths: tuple[int, int]  # of the two layers' outputs; the branches use the second and its half
     class_token: bool = True
 
 
+@dataclass(frozen=True)
+class Shape:
+    """Sizes of a network that may differ from the published ones; None keeps what its form has.
+
+    A backbone with few tokens gains nothing from a support grid that is finer than its own, and every halving of the
+    grid's side makes the network about four times as fast.
+    """
+
+    support_grid: int | None = None  # side
+    widths: tuple[int, int] | None = None  # of the two layers' outputs
+    channels: tuple[int, int] | None = None  # of the backbone's channels: the first, and the one after the last
+
+    def applied_to(self, form: Form) -> Form:
+        """Return `form` with these sizes.
+
+        Raises:
+            EmatError: If the grid cannot be cut into the form's windows, or a width into attention heads.
+        """
+        first, second = form.windows
+        side = form.support_grid if self.support_grid is None else self.support_grid
+        pool, rest = divmod(side, first.side * second.stride)
+        if pool < 1 or rest:
+            raise EmatError(
+                f"a support grid of {side} x {side} does not fit this network; its side must be a multiple of "
+                f"{first.side * second.stride}"
+            )
+        widths = self.widths or form.widths
+        if any(width < WIDTH_MULTIPLE or width % WIDTH_MULTIPLE for width in widths):
+            raise EmatError(f"widths are {widths[0]} and {widths[1]}; both must be multiples of {WIDTH_MULTIPLE}")
+        return Form(side, (first, Window(second.stride, pool)), widths, form.class_token)
+
+
+PUBLISHED_SHAPE = Shape()
 _LEARNED = (Window(stride=2, pool=1), Window(stride=2, pool=5))
 _SLIM, _WIDE = (64, 32), (32, 128)
 
@@ -59,9 +101,10 @@ class Network(nn.Module):
     (torch.Size([2, 2]), torch.Size([2, 2, 12, 12]))
     """
 
-    def __init__(self, method: str, channels: int) -> None:
+    def __init__(self, method: str, channels: int, shape: Shape | None = None) -> None:
         super().__init__()
-        self.method, self.channels, self.form = method, channels, FORMS[method]
+        self.method, self.channels, self.shape = method, channels, shape or Shape()
+        self.form = self.shape.applied_to(FORMS[method])
         first, second = self.form.widths
         class_token = self.form.class_token
         # Attributes are called as in published checkpoints, so that a state dict of ours is one of theirs.
@@ -73,17 +116,40 @@ class Network(nn.Module):
         )
         blocks = [(nn.Conv2d(second, second, 1), nn.GroupNorm(NORM_GROUPS, second), nn.ReLU()) for _ in range(2)]
         self.linear = nn.Sequential(*blocks[0], *blocks[1])
-        self.decoder1_seg, self.decoder2_seg = mask_head(second)
+        self.decoder1_seg, self.decoder2_seg = mask_branch_stages(second)
         if class_token:
-            self.decoder1_cls, self.decoder2_cls = presence_head(second)
+            self.decoder1_cls, self.decoder2_cls = presence_branch_stages(second)
 
     def encode_query(self, tokens: Tensor, grid: Grid | None = None) -> QueryEncoding:
-        """A query image, from its tokens (C, 1 + T, d); `grid` (rows, columns) where it is not square."""
+        """Encode a query photo, once for all supports.
+
+        Args:
+            tokens: The backbone's tokens (C, 1 + T, d) of the photo.
+            grid: Rows and columns of the T patch tokens; a square if it is None.
+
+        Returns:
+            The encoding, for `compare` and `pairs`.
+
+        Raises:
+            EmatError: The tokens have another shape or number of channels, hold NaN, or do not fit the grid.
+        """
         self._check_channels(tokens, dim=0)
         return encode_query(self._in_own_precision(tokens), grid)
 
     def encode_support(self, tokens: Tensor, mask: Tensor, grid: Grid | None = None) -> SupportEncoding:
-        """A support image with one class's mask (H, W), of any size, from its tokens (C, 1 + T, d)."""
+        """Encode a support photo with the mask of one class, once for all queries.
+
+        Args:
+            tokens: The backbone's tokens (C, 1 + T, d) of the photo.
+            mask: (H, W), of any size and type; values above 0 are the class.
+            grid: Rows and columns of the T patch tokens; a square if it is None.
+
+        Returns:
+            The encoding, for `compare` and `pairs`.
+
+        Raises:
+            EmatError: Tokens or mask have another shape, or the tokens hold NaN or do not fit the network or the grid.
+        """
         self._check_channels(tokens, dim=0)
         form = self.form
         return encode_support(
@@ -96,12 +162,28 @@ class Network(nn.Module):
         )
 
     def compare(self, query: QueryEncoding, supports: Sequence[SupportEncoding]) -> Output:
-        """One query with B supports: whatever ways and shots they stand for."""
+        """Compare one query with B supports, whatever ways and shots they belong to.
+
+        Args:
+            query: What `encode_query` returned.
+            supports: What `encode_support` returned, at least one.
+
+        Returns:
+            The logits of each support, in order. No support influences another's.
+        """
         return self.pairs([query] * len(supports), supports)
 
     def pairs(self, queries: Sequence[QueryEncoding], supports: Sequence[SupportEncoding]) -> Output:
-        """B queries, all of one grid, each with its own support."""
-        return self._heads([self._pair(*pair) for pair in zip(queries, supports, strict=True)], queries[0].grid)
+        """Compare B queries, all of one grid, each with its own support.
+
+        Args:
+            queries: What `encode_query` returned, at least one.
+            supports: What `encode_support` returned, one for each query.
+
+        Returns:
+            The logits of each pair, in order.
+        """
+        return self._compare(zip(queries, supports, strict=True), queries[0].grid)
 
     def forward(
         self,
@@ -112,47 +194,69 @@ class Network(nn.Module):
         query_grid: Grid | None = None,
         support_grid: Grid | None = None,
     ) -> Output:
-        """B pairs: query tokens (B, C, 1 + T, d), support tokens (B, C, 1 + T', d) and support masks (B, H, W).
+        """Compare B pairs of photos.
 
-        Grids (rows, columns) are needed only where the photos were not square.
+        Args:
+            query: Query tokens (B, C, 1 + T, d).
+            support: Support tokens (B, C, 1 + T', d).
+            masks: Support masks (B, H, W); values above 0 are the class.
+            query_grid: Rows and columns of the query's patch tokens; a square if it is None.
+            support_grid: The same of the support's.
+
+        Returns:
+            The logits of each pair, in order.
+
+        Raises:
+            EmatError: A tensor's shape does not fit the network or the others, or tokens hold NaN.
         """
         self._check(query, support, masks)
-        pairs = []
-        for query_tokens, support_tokens, mask in zip(query, support, masks, strict=True):
-            encoding = self.encode_query(query_tokens, query_grid)
-            pairs.append(self._pair(encoding, self.encode_support(support_tokens, mask, support_grid)))
-        return self._heads(pairs, encoding.grid)
+        encoded = (  # a pair at a time: without gradients, no more than one is in memory
+            (self.encode_query(query_tokens, query_grid), self.encode_support(support_tokens, mask, support_grid))
+            for query_tokens, support_tokens, mask in zip(query, support, masks, strict=True)
+        )
+        return self._compare(encoded, check_grid(query[0], query_grid, "query"))
 
-    def _pair(self, query: QueryEncoding, support: SupportEncoding) -> Tensor | None:
-        """(E, t_q, 2) - class token's and image tokens' result - or None if the support shows nothing to look at."""
-        if support.sees_nothing:
-            return None
+    def _compare(self, pairs: Iterable[tuple[QueryEncoding, SupportEncoding]], grid: Grid) -> Output:
+        """Go through both attention layers and the two branches.
+
+        Pairs go one by one as long as they are large or differ in size, and together from the second layer's
+        refinement on.
+        """
         first, second = (cast(AttentionLayer, layer) for layer in self.corrtransformer)
         dtype = compute_dtype(self._parameter())
-        with without_autocast(query.tokens.device):
-            x = first.from_correlation(query.to(dtype), support.to(dtype))
-            return cast(Tensor, second(x, support.kept_later))
-
-    def _heads(self, pairs: Sequence[Tensor | None], grid: Grid) -> Output:
-        seen = [index for index, pair in enumerate(pairs) if pair is not None]
-        size = (len(pairs), 2, 2 * grid[0], 2 * grid[1])
-        nothing = self._parameter().new_tensor(NO_FOREGROUND)[None, :, None, None]
-        masks = nothing.expand(size)
-        if not seen:
-            return Output(None, masks.clone())
-        x = self.linear(torch.stack([pair for pair in pairs if pair is not None]))  # (B, E, t_q, 2)
-        x = x.unflatten(2, grid)
-        found = mask_logits((self.decoder1_seg, self.decoder2_seg), x[..., -1])
-        masks = found if len(seen) == len(pairs) else masks.to(found.dtype).index_copy(0, _index(seen, found), found)
+        visible: list[bool] = []  # of each pair: whether its support leaves anything to look at
+        attended, residuals = [], []
+        with without_autocast(self._parameter().device):
+            first_projections, second_projections = first.projections().to(dtype), second.projections()
+            for query, support in pairs:
+                visible.append(not support.sees_nothing)
+                if visible[-1]:
+                    x = first.from_correlation(query.to(dtype), support.to(dtype), first_projections)
+                    values, residual = second.attend(x, support.kept_later, second_projections)
+                    attended.append(values)
+                    residuals.append(residual)
+            if not attended:
+                return Output(None, self._no_foreground(len(visible), grid))
+            x = second.refine_consuming(torch.stack(attended), torch.stack(residuals))  # (B, E, t_q, 2)
+        x = self.linear(x).unflatten(2, grid)  # (B, E, h, w, 2): the class token's result, then the image tokens'
+        masks = mask_branch((self.decoder1_seg, self.decoder2_seg), x[..., -1])
+        if not all(visible):
+            indices = torch.tensor(visible, device=masks.device).nonzero().squeeze(1)
+            masks = self._no_foreground(len(visible), grid).to(masks.dtype).index_copy(0, indices, masks)
         if not self.form.class_token:
             return Output(None, masks)
-        return Output(presence_logits((self.decoder1_cls, self.decoder2_cls), x[..., 0]), masks)
+        return Output(presence_branch((self.decoder1_cls, self.decoder2_cls), x[..., 0]), masks)
+
+    def _no_foreground(self, pairs: int, grid: Grid) -> Tensor:
+        """Mask logits (B, 2, 2h, 2w) of a certain background."""
+        logits = self._parameter().new_tensor(NO_FOREGROUND)[None, :, None, None]
+        return logits.repeat(pairs, 1, 2 * grid[0], 2 * grid[1])
 
     def _parameter(self) -> Tensor:
         return next(self.parameters())
 
     def _in_own_precision(self, tokens: Tensor) -> Tensor:
-        """Tokens may come as float16 from a cache; what is no number at all is left for the check that names it."""
+        """Tokens may come as float16 from a cache. Integers stay: the encoding's check names them."""
         return tokens.to(self._parameter().dtype) if tokens.is_floating_point() else tokens
 
     def _check(self, query: Tensor, support: Tensor, masks: Tensor) -> None:
@@ -172,8 +276,8 @@ class Network(nn.Module):
             raise EmatError(f"support masks must have shape (batch, height, width), these have {tuple(masks.shape)}")
         if not len(query) == len(support) == len(masks) > 0:
             raise EmatError(
-                f"{len(query)} queries, {len(support)} supports and {len(masks)} masks are no batch; "
-                "give as many of each, at least one"
+                f"{len(query)} queries, {len(support)} supports and {len(masks)} masks are not a batch; "
+                "pass as many of each, at least one"
             )
 
     def _check_channels(self, tokens: Tensor, dim: int) -> None:
@@ -184,14 +288,49 @@ class Network(nn.Module):
             )
 
 
-def _index(values: Sequence[int], like: Tensor) -> Tensor:
-    return torch.tensor(values, device=like.device)
+def presence_branch_stages(width: int) -> tuple[nn.Sequential, nn.Sequential]:
+    """The two stages of a presence branch, for `presence_branch`; a network names them as its published weights do."""
+    half = width // 2
+    first = nn.Sequential(nn.Conv2d(width, width, 1), nn.ReLU(), nn.Conv2d(width, half, 1), nn.ReLU())
+    second = nn.Sequential(nn.Conv2d(half, half, 1), nn.ReLU(), nn.Conv2d(half, 2, 1))
+    return first, second
 
 
-def build(method: str, channels: int) -> Network:
-    """A new network: "emat", "emat-s" (segmentation only), "cst", "cst-large"; ablations "emat-me", "emat-me-ld".
+def presence_branch(stages: tuple[nn.Module, nn.Module], x: Tensor) -> Tensor:
+    """Is the class in the query? (B, E, h, w) -> logits (B, 2): absent, present."""
+    first, second = stages
+    return second(nn.functional.avg_pool2d(first(x), 3, stride=2, padding=1)).mean(dim=(2, 3))
 
-    `channels` is the backbone's number of correlation channels, 72 for DINOv2 ViT-S.
+
+def mask_branch_stages(width: int) -> tuple[nn.Sequential, nn.Sequential]:
+    """The two stages of a mask branch, for `mask_branch`; a network names them as its published weights do."""
+    half = width // 2
+    first = nn.Sequential(conv3x3(width, width), nn.ReLU(), conv3x3(width, half), nn.ReLU())
+    second = nn.Sequential(conv3x3(half, half), nn.ReLU(), conv3x3(half, 2))
+    return first, second
+
+
+def mask_branch(stages: tuple[nn.Module, nn.Module], x: Tensor) -> Tensor:
+    """Where is the class in the query? (B, E, h, w) -> logits (B, 2, 2h, 2w): background, foreground."""
+    first, second = stages
+    return second(nn.functional.interpolate(first(x), scale_factor=2, mode="bilinear", align_corners=True))
+
+
+def conv3x3(channels: int, out: int) -> nn.Conv2d:
+    """A 3 x 3 convolution that keeps the size."""
+    return nn.Conv2d(channels, out, 3, padding=1)
+
+
+def build(method: str, channels: int, shape: Shape | None = None) -> Network:
+    """Build a network with random weights.
+
+    Args:
+        method: "emat", "emat-s" (segmentation only), "cst", "cst-large"; ablations "emat-me", "emat-me-ld".
+        channels: The number of correlation channels that it compares, 72 for DINOv2 ViT-S.
+        shape: Sizes that differ from the published ones; by default none.
+
+    Raises:
+        EmatError: If there is no such method, or a size does not fit it.
 
     >>> sum(p.numel() for p in build("emat", channels=72).parameters())
     86020
@@ -200,4 +339,28 @@ def build(method: str, channels: int) -> Network:
         raise EmatError(f"there is no method {method!r}; choose one of {', '.join(FORMS)}")
     if channels < 1:
         raise EmatError(f"a network needs at least 1 correlation channel, not {channels}")
-    return Network(method, channels)
+    return Network(method, channels, shape)
+
+
+def load_public(net: Network, tensors: Mapping[str, Tensor]) -> None:
+    """Load the weights of a public checkpoint into `net`.
+
+    Args:
+        net: What `build` returned.
+        tensors: {"corrtransformer.0...": Tensor}, with or without the prefix "learner."; with it, other tensors of
+            the checkpoint are ignored.
+
+    Raises:
+        EmatError: If a name or shape does not fit; the message lists them, and nothing is loaded.
+    """
+    own, given = net.state_dict(), without_prefix(tensors)
+    if wrong := misfits(shapes_of(given), shapes_of(own)):
+        raise EmatError(f"these tensors are not a {net.method} head with {net.channels} channels: {wrong}")
+    net.load_state_dict({name: value.to(own[name].dtype) for name, value in given.items()})
+
+
+def without_prefix(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the network's tensors in a checkpoint without their prefix; all tensors if none has the prefix."""
+    start = PUBLIC_PREFIX
+    prefixed = {name.removeprefix(start): value for name, value in tensors.items() if name.startswith(start)}
+    return prefixed or dict(tensors)

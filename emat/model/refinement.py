@@ -1,81 +1,183 @@
-"""What follows attention in a layer: aggregation, residual, norm, feed-forward with residual, norm.
+"""What follows attention in a layer: aggregation, residual, norm, feed-forward with its own residual, norm.
 
-In the letters of the code, all (width, N) with N = t_q * t_d:
+With the attended values a (H channels) and the projected residual r (E channels), each of N = t_q * t_d columns:
 
-    a  attended (H)      r  residual (E)
     g = W_g relu(norm_a(a))
     x = relu(norm_g(g)) + relu(norm_r(r))    (r alone where the residual is the layer's own input, which has no norm)
     y = norm_x(x)
     f = W_1 y            z = y + W_2 relu(norm_f(f))
     out = norm_z(z)
 
-Written with autograd this keeps some fourteen tensors of full size. Here the six norms are the only barriers: between
-them the work goes chunk by chunk through the cache, forward needs no memory beyond its inputs, and backward starts
-again from a and r.
+`_plain_refinement` is this formula, written with torch's own layers. It keeps some fourteen tensors of full size for
+the backward pass, which is fastest while a pair is small. `_ChunkedRefinement` computes the same for large pairs:
+the statistics of the six norms are the only steps that see all columns at once, so between two norms the work goes
+chunk by chunk through the processor's cache. It keeps nothing but a, r and the statistics; its backward pass computes
+the rest again.
 """
 
-import itertools
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from emat.device import workspace_bytes
-from emat.model.group_norm import ChunkedGroupNorm
 
-Affine = tuple[Tensor, Tensor]  # weight and bias of a norm
-
+NORM_GROUPS = 4
+EPSILON = 1e-5
+SMALL_PAIR = 4 * 2**20  # bytes of one pair's residual up to which the plain formula takes less time, found by trying
 CHUNK_SHARE = 24  # of the workspace: on a CPU 1 MB, a few of which fit the second-level cache
 
 
-def refine(attended: Tensor, residual: Tensor, matrices: Sequence[Tensor], norms: Sequence[Affine | None]) -> Tensor:
-    """a (H, t_q, t_d) and r (E, t_q, t_d) -> out (E, t_q, t_d).
+class Affine(NamedTuple):
+    """Weight and bias of a norm, or their gradients."""
 
-    `matrices` are W_g, W_1, W_2; `norms` the weights and biases for a, r, g, x, f, z; only r's may be None. Without
-    gradients, a and r are overwritten.
+    weight: Tensor  # (channels,)
+    bias: Tensor
+
+
+class RefinementWeights(NamedTuple):
+    """The parameters of the chain in this module's docstring, under the names used there."""
+
+    w_g: Tensor  # (E, H)
+    w_1: Tensor  # (E / 2, E)
+    w_2: Tensor  # (E, E / 2)
+    norm_a: Affine
+    norm_r: Affine | None
+    norm_g: Affine
+    norm_x: Affine
+    norm_f: Affine
+    norm_z: Affine
+
+    @classmethod
+    def from_modules(
+        cls, aggregation: nn.Sequential, shortcut_norm: nn.Module | None, norm: nn.Module, feed_forward: nn.Module
+    ) -> "RefinementWeights":
+        """Read them from the modules that give them their published names.
+
+        Args:
+            aggregation: norm_a, ReLU, W_g, norm_g, ReLU.
+            shortcut_norm: norm_r, if there is one.
+            norm: norm_x.
+            feed_forward: Has `ff` (W_1, norm_f, ReLU, W_2) and `out_norm` (norm_z).
+        """
+        ff, out_norm = cast(nn.Sequential, feed_forward.ff), cast(nn.Module, feed_forward.out_norm)
+        return cls(
+            w_g=cast(Tensor, aggregation[2].weight).flatten(1),
+            w_1=cast(Tensor, ff[0].weight).flatten(1),
+            w_2=cast(Tensor, ff[3].weight).flatten(1),
+            norm_a=_affine(aggregation[0]),
+            norm_r=None if shortcut_norm is None else _affine(shortcut_norm),
+            norm_g=_affine(aggregation[3]),
+            norm_x=_affine(norm),
+            norm_f=_affine(ff[1]),
+            norm_z=_affine(out_norm),
+        )
+
+    @classmethod
+    def from_tensors(cls, tensors: Sequence[Any]) -> "RefinementWeights":
+        """Undo `tensors`."""
+        pairs = zip(tensors[3::2], tensors[4::2], strict=True)
+        norms: Any = (None if weight is None else Affine(weight, bias) for weight, bias in pairs)
+        return cls(*tensors[:3], *norms)
+
+    def tensors(self) -> tuple[Tensor | None, ...]:
+        """All tensors in order; None twice for a norm that does not exist."""
+        norms = (self.norm_a, self.norm_r or (None, None), self.norm_g, self.norm_x, self.norm_f, self.norm_z)
+        return self.w_g, self.w_1, self.w_2, *(tensor for norm in norms for tensor in norm)
+
+
+def _affine(norm: nn.Module) -> Affine:
+    return Affine(cast(Tensor, norm.weight), cast(Tensor, norm.bias))
+
+
+def refine_consuming(attended: Tensor, residual: Tensor, weights: RefinementWeights) -> Tensor:
+    """Compute the chain of this module's docstring for B pairs, each with norms of its own.
+
+    The caller gives its inputs away: where no gradient is asked for, their memory becomes scratch space and result.
+
+    Args:
+        attended: a, (B, H, t_q, t_d).
+        residual: r, (B, E, t_q, t_d).
+        weights: The layer's parameters.
+
+    Returns:
+        The layer's output (B, E, t_q, t_d).
     """
-    affines = ((None, None) if norm is None else norm for norm in norms)
-    tensors = (attended, residual, *matrices, *itertools.chain.from_iterable(affines))
-    reuse = not (torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors))
-    return _Refinement.apply(reuse, *tensors)
+    if residual[0].nbytes <= SMALL_PAIR:
+        return _plain_refinement(attended.flatten(2), residual.flatten(2), weights).view(residual.shape)
+    tensors = weights.tensors()
+    if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (attended, residual, *tensors)):
+        pairs = [_ChunkedRefinement.apply(a, r, *tensors) for a, r in zip(attended, residual, strict=True)]
+        return torch.stack(pairs) if len(pairs) > 1 else pairs[0][None]
+    attended, residual = attended.contiguous(), residual.contiguous()
+    for a, r in zip(attended.flatten(2), residual.flatten(2), strict=True):
+        _Chain(a, r, weights).forward(f=a, out=r)
+    return residual
 
 
-class _Refinement(torch.autograd.Function):
-    """`refine` as one step of autograd. Without gradients, the inputs' buffers become scratch space and result."""
+def _plain_refinement(a: Tensor, r: Tensor, weights: RefinementWeights) -> Tensor:
+    """(B, H, N) and (B, E, N) -> (B, E, N)."""
+
+    def norm(x: Tensor, affine: Affine) -> Tensor:
+        return F.group_norm(x, NORM_GROUPS, affine.weight, affine.bias, EPSILON)
+
+    def product(w: Tensor, x: Tensor) -> Tensor:
+        return F.conv1d(x, w[:, :, None])  # half the time of a matrix product that broadcasts w
+
+    g = product(weights.w_g, norm(a, weights.norm_a).relu_())
+    shortcut = r if weights.norm_r is None else norm(r, weights.norm_r).relu_()
+    y = norm(norm(g, weights.norm_g).relu_() + shortcut, weights.norm_x)
+    f = product(weights.w_1, y)
+    z = y + product(weights.w_2, norm(f, weights.norm_f).relu_())
+    return norm(z, weights.norm_z)
+
+
+class _ChunkedRefinement(torch.autograd.Function):
+    """The chain for one pair, as one step of autograd that keeps only its inputs and the norms' statistics."""
 
     @staticmethod
-    def forward(ctx: Any, reuse: bool, attended: Tensor, residual: Tensor, *parameters: Any) -> Tensor:
+    def forward(ctx: Any, attended: Tensor, residual: Tensor, *parameters: Any) -> Tensor:
         a, r = attended.flatten(1), residual.flatten(1)
-        chain = _Chain(a, r, *parameters)
-        out = chain.forward(f=a if reuse else torch.empty_like(a), out=r if reuse else torch.empty_like(r))
-        if not reuse:
-            ctx.chain, ctx.shapes = chain, (attended.shape, residual.shape)
-            ctx.save_for_backward(attended, residual)  # for autograd's check that nobody changes them in place
+        chain = _Chain(a, r, RefinementWeights.from_tensors(parameters))
+        out = chain.forward(f=torch.empty_like(a), out=torch.empty_like(r))
+        ctx.save_for_backward(attended, residual, *parameters, *chain.statistics())
+        ctx.parameters = len(parameters)
         return out.view(residual.shape)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        if ctx.chain is None:
-            raise RuntimeError("backward through the same layer twice; build the graph again")
-        ctx.saved_tensors  # noqa: B018
-        da, dr, parameter_grads = ctx.chain.backward(grad.reshape(len(grad), -1))
-        shape_a, shape_r = ctx.shapes
-        ctx.chain = None
-        return None, da.view(shape_a), dr.view(shape_r), *parameter_grads
+    @once_differentiable
+    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
+        attended, residual, *saved = ctx.saved_tensors
+        weights = RefinementWeights.from_tensors(saved[: ctx.parameters])
+        chain = _Chain(attended.flatten(1), residual.flatten(1), weights, saved[ctx.parameters :])
+        d_a, d_r, d_weights = chain.backward(d_out.reshape(len(d_out), -1))
+        return d_a.view(attended.shape), d_r.view(residual.shape), *d_weights.tensors()
 
 
 class _Chain:
-    """The chain of the module's docstring on given inputs: its norms and matrices, and the two ways through it."""
+    """The chain of the module's docstring on given inputs (H, N) and (E, N): the two ways through it, in chunks."""
 
-    def __init__(self, a: Tensor, r: Tensor, *parameters: Any) -> None:
+    def __init__(
+        self, a: Tensor, r: Tensor, weights: RefinementWeights, statistics: "Sequence[Tensor | None] | None" = None
+    ) -> None:
+        """Without `statistics`, which are those that an earlier `forward` found, `forward` must be called first."""
         self.a, self.r = a, r
-        self.w_g, self.w_1, self.w_2 = parameters[:3]
-        a_affine, r_affine, *others = zip(parameters[3::2], parameters[4::2], strict=True)
-        self.norm_a = ChunkedGroupNorm(*a_affine)
-        self.norm_r = None if r_affine[0] is None else ChunkedGroupNorm(*r_affine)
-        self.norm_g, self.norm_x, self.norm_f, self.norm_z = (ChunkedGroupNorm(*affine) for affine in others)
-        self.norms = (self.norm_a, self.norm_r, self.norm_g, self.norm_x, self.norm_f, self.norm_z)
+        self.w_g, self.w_1, self.w_2 = weights.w_g, weights.w_1, weights.w_2
+        of_a, of_r, of_g, of_x, of_f, of_z = statistics or [None] * 6
+        self.norm_a = ChunkedGroupNorm(*weights.norm_a, of_a)
+        self.norm_r = None if weights.norm_r is None else ChunkedGroupNorm(*weights.norm_r, of_r)
+        self.norm_g = ChunkedGroupNorm(*weights.norm_g, of_g)
+        self.norm_x = ChunkedGroupNorm(*weights.norm_x, of_x)
+        self.norm_f = ChunkedGroupNorm(*weights.norm_f, of_f)
+        self.norm_z = ChunkedGroupNorm(*weights.norm_z, of_z)
+
+    def statistics(self) -> list[Tensor | None]:
+        """What `forward` found, in the order that the constructor takes."""
+        norms = (self.norm_a, self.norm_r, self.norm_g, self.norm_x, self.norm_f, self.norm_z)
+        return [None if norm is None else norm.statistics for norm in norms]
 
     def _parts(self) -> Iterator[slice]:
         columns = self.r.shape[1]
@@ -83,18 +185,11 @@ class _Chain:
         for start in range(0, columns, size):
             yield slice(start, min(start + size, columns))
 
-    def _shortcut(self, part: slice, out: Tensor | None = None) -> Tensor:
-        r = self.r[:, part]
-        return r if self.norm_r is None else self.norm_r(r, out).relu_()
-
-    def _f(self, x: Tensor, out: Tensor | None = None) -> Tensor:
-        # W_1 norm_x(x), with the norm folded into the matrix.
-        return torch.mm(self.w_1 * self.norm_x.scale.T, x, out=out).add_(self.w_1 @ self.norm_x.shift)
-
     def forward(self, *, f: Tensor, out: Tensor) -> Tensor:
-        """Fit every norm and write the result to `out`, which may be r's own buffer.
+        """Find every norm's statistics and write the result to `out`, which may be r's own buffer.
 
-        One pass for each norm, which leaves what the next ones need in `out` and in `f`, which may be a's own buffer.
+        One pass for each norm. Passes leave in `out` and `f` what later ones need: `f`, which may be a's own buffer,
+        holds relu(norm_a(a)), then f; `out` holds x, then z, then the result.
         """
         for part in self._parts():
             self.norm_a.add(self.a[:, part])
@@ -104,95 +199,211 @@ class _Chain:
         if self.norm_r is not None:
             self.norm_r.fit()
         for part in self._parts():
-            self.norm_g.add(self.w_g @ self.norm_a(self.a[:, part], out=f[:, part]).relu_())
+            activated_a = self.norm_a(self.a[:, part], out=f[:, part]).relu_()
+            self.norm_g.add(self.w_g @ activated_a)
         self.norm_g.fit()
         for part in self._parts():
-            from_g = self.norm_g(self.w_g @ f[:, part]).relu_()
-            self.norm_x.add(torch.add(self._shortcut(part, out=out[:, part]), from_g, out=out[:, part]))
+            activated_g = self.norm_g(self.w_g @ f[:, part]).relu_()  # from here on f's buffer is free
+            x = torch.add(self._shortcut(part, out=out[:, part]), activated_g, out=out[:, part])
+            self.norm_x.add(x)
         self.norm_x.fit()
         for part in self._parts():
             self.norm_f.add(self._f(out[:, part], out=f[:, part]))
         self.norm_f.fit()
         for part in self._parts():
-            hidden = self.norm_f(f[:, part], out=f[:, part]).relu_()
-            self.norm_z.add(self.norm_x(out[:, part], out=out[:, part]).addmm_(self.w_2, hidden))
+            activated_f = self.norm_f(f[:, part], out=f[:, part]).relu_()
+            y = self.norm_x(out[:, part], out=out[:, part])
+            self.norm_z.add(y.addmm_(self.w_2, activated_f))
         self.norm_z.fit()
         for part in self._parts():
             self.norm_z(out[:, part], out=out[:, part])
         return out
 
-    def backward(self, grad: Tensor) -> tuple[Tensor, Tensor, tuple[Tensor | None, ...]]:
-        """Gradients of a, r and the parameters. `wide` and `narrow` hold the gradient on its way, of one width each."""
+    def backward(self, d_out: Tensor) -> tuple[Tensor, Tensor, RefinementWeights]:
+        """Gradients of a, r and the parameters, from `d_out` (E, N).
+
+        One pass for each norm, from the last to the first. A pass begins by computing the forward pass's values again
+        and ends with the gradient of its norm's output complete, from which `GroupNormGradient` gives that of the
+        norm's input in the next pass. Between passes `wide` (E, N) and `narrow` (H, N) hold what the next one needs.
+        """
         wide, narrow = torch.empty_like(self.r), torch.empty_like(self.a)
-        d_g, d_1, d_2 = (torch.zeros_like(w) for w in (self.w_g, self.w_1, self.w_2))
-        norm_grads: dict[ChunkedGroupNorm, tuple[Tensor, Tensor]] = {}
+        d_w_g, d_w_1, d_w_2 = (torch.zeros_like(w) for w in (self.w_g, self.w_1, self.w_2))
+        through_a, through_g, through_x, through_f, through_z = (
+            GroupNormGradient(norm) for norm in (self.norm_a, self.norm_g, self.norm_x, self.norm_f, self.norm_z)
+        )
+        through_r = None if self.norm_r is None else GroupNormGradient(self.norm_r)
 
         for part in self._parts():
             x = self._x(part)
             f = self._f(x)
-            self.norm_z.add_gradient(grad[:, part], self._z(x, f)[0])
-            wide[:, part], narrow[:, part] = x, f  # these buffers are free until the next pass, which needs both
-        norm_grads[self.norm_z] = self.norm_z.fit_gradient()
+            z, _ = self._z(x, f)
+            through_z.add(d_out[:, part], z)
+            wide[:, part], narrow[:, part] = x, f
+        d_norm_z = through_z.fit()
         for part in self._parts():
-            f = narrow[:, part]
-            z, hidden = self._z(wide[:, part], f)
-            dz = self.norm_z.gradient(grad[:, part], z)
-            d_2.addmm_(dz, hidden.T)
-            d_hidden = _through_relu(self.w_2.T @ dz, hidden)
-            self.norm_f.add_gradient(d_hidden, f)
-            wide[:, part], narrow[:, part] = dz, d_hidden
-        norm_grads[self.norm_f] = self.norm_f.fit_gradient()
+            x, f = wide[:, part], narrow[:, part]
+            z, activated_f = self._z(x, f)
+            d_z = through_z(d_out[:, part], z)
+            d_w_2.addmm_(d_z, activated_f.T)
+            d_normed_f = _through_relu(self.w_2.T @ d_z, activated_f)
+            through_f.add(d_normed_f, f)
+            wide[:, part], narrow[:, part] = d_z, d_normed_f
+        d_norm_f = through_f.fit()
         for part in self._parts():
+            d_z, d_normed_f = wide[:, part], narrow[:, part]
             x = self._x(part)
             y = self.norm_x(x)
-            df = self.norm_f.gradient(narrow[:, part], self.w_1 @ y)
-            d_1.addmm_(df, y.T)
-            dy = torch.addmm(wide[:, part], self.w_1.T, df)
-            self.norm_x.add_gradient(dy, x)
-            wide[:, part] = dy
-        norm_grads[self.norm_x] = self.norm_x.fit_gradient()
+            d_f = through_f(d_normed_f, self.w_1 @ y)
+            d_w_1.addmm_(d_f, y.T)
+            d_y = torch.addmm(d_z, self.w_1.T, d_f)
+            through_x.add(d_y, x)
+            wide[:, part] = d_y
+        d_norm_x = through_x.fit()
         for part in self._parts():
-            g = self._g(part)
-            from_g, from_r = self.norm_g(g).relu_(), self._shortcut(part)
-            dx = self.norm_x.gradient(wide[:, part], from_g + from_r)
-            self.norm_g.add_gradient(_through_relu(dx, from_g), g)
-            if self.norm_r is not None:
-                self.norm_r.add_gradient(_through_relu(dx, from_r), self.r[:, part])
-            wide[:, part] = dx
-        norm_grads[self.norm_g] = self.norm_g.fit_gradient()
-        if self.norm_r is not None:
-            norm_grads[self.norm_r] = self.norm_r.fit_gradient()
+            d_y = wide[:, part]
+            g, shortcut = self._g(part), self._shortcut(part)
+            activated_g = self.norm_g(g).relu_()
+            d_x = through_x(d_y, activated_g + shortcut)
+            through_g.add(_through_relu(d_x, activated_g), g)
+            if through_r is not None:
+                through_r.add(_through_relu(d_x, shortcut), self.r[:, part])
+            wide[:, part] = d_x
+        d_norm_g = through_g.fit()
+        d_norm_r = None if through_r is None else through_r.fit()
         for part in self._parts():
-            a, r, dx = self.a[:, part], self.r[:, part], wide[:, part]
-            from_a = self.norm_a(a).relu_()
-            g = self.w_g @ from_a
-            dg = self.norm_g.gradient(_through_relu(dx, self.norm_g(g)), g)
-            d_g.addmm_(dg, from_a.T)
-            da = _through_relu(self.w_g.T @ dg, from_a)
-            self.norm_a.add_gradient(da, a)
-            narrow[:, part] = da
-            if self.norm_r is not None:  # else r's gradient is dx itself
-                wide[:, part] = self.norm_r.gradient(_through_relu(dx, self.norm_r(r)), r)
-        norm_grads[self.norm_a] = self.norm_a.fit_gradient()
+            a, r, d_x = self.a[:, part], self.r[:, part], wide[:, part]
+            activated_a = self.norm_a(a).relu_()
+            g = self.w_g @ activated_a
+            d_g = through_g(_through_relu(d_x, self.norm_g(g)), g)
+            d_w_g.addmm_(d_g, activated_a.T)
+            d_normed_a = _through_relu(self.w_g.T @ d_g, activated_a)
+            through_a.add(d_normed_a, a)
+            narrow[:, part] = d_normed_a
+            if self.norm_r is not None and through_r is not None:  # else r's gradient is d_x itself
+                wide[:, part] = through_r(_through_relu(d_x, self.norm_r(r)), r)
+        d_norm_a = through_a.fit()
         for part in self._parts():
-            narrow[:, part] = self.norm_a.gradient(narrow[:, part], self.a[:, part])
-        flat = (grad for norm in self.norms for grad in ((None, None) if norm is None else norm_grads[norm]))
-        return narrow, wide, (d_g, d_1, d_2, *flat)
+            narrow[:, part] = through_a(narrow[:, part], self.a[:, part])
+        d_norms = (d_norm_a, d_norm_r, d_norm_g, d_norm_x, d_norm_f, d_norm_z)
+        return narrow, wide, RefinementWeights(d_w_g, d_w_1, d_w_2, *d_norms)
 
-    # What `forward` left in its buffers, made again from a and r once all norms are fitted:
+    # The chain's values for a chunk, once the norms that they need are fitted:
 
     def _g(self, part: slice) -> Tensor:
         return self.w_g @ self.norm_a(self.a[:, part]).relu_()
 
+    def _shortcut(self, part: slice, out: Tensor | None = None) -> Tensor:
+        """relu(norm_r(r)), or r itself, which is not written to `out`."""
+        r = self.r[:, part]
+        return r if self.norm_r is None else self.norm_r(r, out).relu_()
+
     def _x(self, part: slice) -> Tensor:
         return self.norm_g(self._g(part)).relu_().add_(self._shortcut(part))
 
+    def _f(self, x: Tensor, out: Tensor | None = None) -> Tensor:
+        # W_1 norm_x(x), with the norm folded into the matrix.
+        return torch.mm(self.w_1 * self.norm_x.scale.T, x, out=out).add_(self.w_1 @ self.norm_x.shift)
+
     def _z(self, x: Tensor, f: Tensor) -> tuple[Tensor, Tensor]:
-        """z and relu(norm_f(f)) of a chunk."""
-        hidden = self.norm_f(f).relu_()
-        return self.norm_x(x).addmm_(self.w_2, hidden), hidden
+        """z, and relu(norm_f(f)) on its way."""
+        activated_f = self.norm_f(f).relu_()
+        return self.norm_x(x).addmm_(self.w_2, activated_f), activated_f
 
 
 def _through_relu(grad: Tensor, activated: Tensor) -> Tensor:
     """The gradient where the ReLU's input (or output) is positive, else 0."""
     return torch.ops.aten.threshold_backward(grad, activated, 0)
+
+
+class ChunkedGroupNorm:
+    """One GroupNorm over (E, N) whose columns come in chunks: `add` every chunk, `fit`, then call it on chunks.
+
+    In each group of channels, with mean m and variance v over the group's channels and all N columns,
+
+        i = 1 / sqrt(v + EPSILON)        norm(x) = weight * (x - m) * i + bias = scale * x + shift
+
+    >>> x = torch.randn(8, 100)
+    >>> norm = ChunkedGroupNorm(torch.ones(8), torch.zeros(8))
+    >>> for chunk in x.split(30, dim=1):
+    ...     norm.add(chunk)
+    >>> norm.fit()
+    >>> torch.allclose(norm(x), torch.nn.functional.group_norm(x[None], NORM_GROUPS)[0], atol=1e-5)
+    True
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor, statistics: Tensor | None = None) -> None:
+        """Weight and bias (E,). `statistics` are those of a norm that was fitted to the same chunks."""
+        self.weight, self.bias = weight, bias
+        self._chunks: list[tuple[int, Tensor, Tensor]] = []  # columns, sums (E,) and sums of squares (E,)
+        if statistics is not None:
+            self._set_statistics(statistics)
+
+    def add(self, x: Tensor) -> None:
+        """Take in a chunk (E, n)."""
+        self._chunks.append((x.shape[1], x.sum(dim=1), torch.linalg.vecdot(x, x)))
+
+    def fit(self) -> None:
+        """Join the chunks' statistics; from now on the norm can be applied."""
+        channels = len(self.weight) // NORM_GROUPS
+        elements = channels * sum(columns for columns, _, _ in self._chunks)  # of a group
+        # Chunks and channels are few, so they are joined in float64: nothing is lost in the difference below.
+        sums = torch.stack([part for _, *both in self._chunks for part in both]).view(-1, 2, NORM_GROUPS, channels)
+        mean, mean_square = sums.sum(dim=(0, 3), dtype=torch.float64) / elements  # (groups,) each
+        inverse = ((mean_square - mean.square()).clamp_(min=0) + EPSILON).rsqrt()
+        by_group = torch.stack([mean, inverse]).to(self.weight.dtype)
+        self._set_statistics(by_group.repeat_interleave(channels, dim=1))
+        self._chunks.clear()
+
+    def _set_statistics(self, statistics: Tensor) -> None:
+        self.statistics = statistics  # (2, E): m and i of every channel's group
+        self.mean, self.inverse = statistics
+        self.scale = (self.weight * self.inverse)[:, None]
+        self.shift = (self.bias - self.mean * self.inverse * self.weight)[:, None]
+
+    def __call__(self, x: Tensor, out: Tensor | None = None) -> Tensor:
+        """The normalised chunk, written to `out`, which may be x itself, or else to a new tensor."""
+        return torch.mul(x, self.scale, out=out).add_(self.shift)  # addcmul takes twice as long where it broadcasts
+
+
+class GroupNormGradient:
+    """The backward pass of a fitted norm: `add` every chunk of dy and x, `fit`, then call it on chunks.
+
+    With dy the gradient of norm(x), m and i as in `ChunkedGroupNorm`, and M the number of elements in a group:
+
+        d_bias   = sum of dy over the columns
+        d_weight = sum of dy * (x - m) * i over the columns = i * (sum of dy * x  -  m * d_bias)
+        through_mean     = sum of weight * d_bias over the group's channels / M
+        through_variance = sum of weight * d_weight over the group's channels / M
+        dx = i * (weight * dy  -  through_mean  -  (x - m) * i * through_variance)
+           = scale * dy  -  i² * through_variance * x  +  i * (m * i * through_variance - through_mean)
+    """
+
+    def __init__(self, norm: ChunkedGroupNorm) -> None:
+        self.norm = norm
+        self._columns = 0
+        # Chunks are joined in float64, since d_weight is a difference of two large sums.
+        self._sum_dy = torch.zeros_like(norm.weight, dtype=torch.float64)
+        self._sum_dy_x = torch.zeros_like(self._sum_dy)
+
+    def add(self, dy: Tensor, x: Tensor) -> None:
+        """Take in a chunk's gradient (E, n) together with the norm's input it belongs to."""
+        self._columns += dy.shape[1]
+        self._sum_dy += dy.sum(dim=1)
+        self._sum_dy_x += torch.linalg.vecdot(dy, x)
+
+    def fit(self) -> Affine:
+        """The gradients of weight and bias; from now on the gradient of the input can be asked for."""
+        weight, mean, inverse = self.norm.weight, self.norm.mean, self.norm.inverse
+        channels = len(weight) // NORM_GROUPS
+        d_bias = self._sum_dy.to(weight.dtype)
+        d_weight = (self._sum_dy_x - mean * self._sum_dy).to(weight.dtype) * inverse
+        by_group = torch.stack([weight * d_bias, weight * d_weight]).unflatten(1, (NORM_GROUPS, channels)).sum(dim=2)
+        by_channel = (by_group / (channels * self._columns)).repeat_interleave(channels, dim=1)
+        through_mean, through_variance = by_channel
+        self._on_x = -(inverse.square() * through_variance)[:, None]
+        self._constant = (inverse * (mean * inverse * through_variance - through_mean))[:, None]
+        return Affine(d_weight, d_bias)
+
+    def __call__(self, dy: Tensor, x: Tensor) -> Tensor:
+        """The gradient of a chunk's input, a new tensor."""
+        return (dy * self.norm.scale).add_(x * self._on_x).add_(self._constant)

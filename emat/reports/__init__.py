@@ -1,1 +1,1 @@
-"""Tables and figures from results of evaluations."""
+"""Tables and figures from the results of evaluations."""

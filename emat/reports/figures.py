@@ -1,139 +1,176 @@
-"""The paper's figures: accuracy and mIoU by number of ways, and by size of the object."""
+"""The paper's figures, accuracy and mIoU by number of ways and by object size, drawn with matplotlib.
+
+matplotlib comes with the extra `report` and is imported when a figure is saved.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-from emat.evaluation.summary import Configuration
+from emat.errors import EmatError
+from emat.evaluation.summary import Conditions
+from emat.files import whole_file
+from emat.pictures.palette import INK, PRINT_COLOURS
 from emat.reports.runs import Line
-from emat.reports.shapes import Colour, Dot, Drawing, Point, PolyLine, Shape, Text, joined
-from emat.reports.tables import ORDINARY_SPLITS, describe, find
-from emat.tasks.picture import COLOURS, INK
+from emat.reports.tables import describe, find
+from emat.tasks.sampling import ORDINARY_SPLITS
 
-GREY: Colour = (222, 226, 230)
-WIDTH, HEIGHT = 420, 300  # of one chart
-LEFT, RIGHT, TOP, BOTTOM = 58, 16, 44, 46  # around the plotted area
-TITLE_ROOM, LEGEND_LINE = 40, 20
-TICKS = (1, 2, 5, 10, 20)  # percent between grid lines
-MOST_TICKS = 6
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A drawing and the file name it goes by."""
-
-    name: str
-    drawing: Drawing
+SCORES = (("accuracy", "Accuracy (%)"), ("miou", "mIoU (%)"))
+CHART_WIDTH, CHART_HEIGHT, LEGEND_LINE = 4.2, 3.1, 0.22  # inches
+DOTS_PER_INCH = 200
+GRID = "#dee2e6"
+LARGEST_OFFSET = 0.06  # between neighbouring methods, so that their intervals do not cover each other
+# The grid's lines enclose every interval. SVGs keep their text as text, and the same results give the same file.
+STYLE = {"font.size": 9, "axes.autolimit_mode": "round_numbers", "svg.fonttype": "none", "svg.hashsalt": "emat"}
 
 
 @dataclass(frozen=True)
 class Mark:
-    """A score in percent with its interval, over one place of the horizontal axis."""
+    """A score in percent with its interval, at an index of the horizontal axis."""
 
-    place: int
+    index: int
     value: float
     low: float
     high: float
 
 
-def figures(lines: Sequence[Line]) -> list[Figure]:
-    """A figure for every configuration that has several ways or several sizes."""
-    asked = dict.fromkeys(each.configuration for line in lines for each in line.summaries)
+@dataclass(frozen=True)
+class Curve:
+    """The marks of one method; its colour follows from its index among the methods of the figure."""
+
+    label: str
+    colour: int
+    marks: tuple[Mark, ...]
+
+
+@dataclass(frozen=True)
+class Chart:
+    """One score of every method."""
+
+    score: str
+    curves: tuple[Curve, ...]
+
+
+@dataclass(frozen=True)
+class ScoreFigure:
+    """A figure with one or two charts side by side, and the name of its file without a suffix."""
+
+    name: str
+    title: str
+    axis: str
+    ticks: tuple[str, ...]
+    charts: tuple[Chart, ...]
+
+    def save(self, path: Path) -> None:
+        """Draw the figure to a file, in the format that the name of the file ends in, such as .svg or .png.
+
+        Raises:
+            EmatError: If matplotlib is not installed.
+        """
+        matplotlib, figure_class = _matplotlib()
+        with matplotlib.rc_context(STYLE), whole_file(path) as unfinished:
+            figure = _draw(self, figure_class)
+            kind = path.suffix.lower().removeprefix(".")
+            metadata = {"Date": None} if kind == "svg" else None
+            figure.savefig(unfinished, format=kind, dpi=DOTS_PER_INCH, metadata=metadata)
+
+
+def figures(lines: Sequence[Line]) -> list[ScoreFigure]:
+    """Make a figure wherever there are results for several ways or for several object sizes."""
+    every = dict.fromkeys(each.conditions for line in lines for each in line.summaries)
     found = []
-    for base in dict.fromkeys(each._replace(way=0) for each in asked if each.split in ORDINARY_SPLITS):
-        ways = sorted({each.way for each in asked if each._replace(way=0) == base})
+    for base in dict.fromkeys(each._replace(way=0) for each in every if each.split in ORDINARY_SPLITS):
+        ways = sorted({each.way for each in every if each._replace(way=0) == base})
         if len(ways) > 1:
-            axis = [(str(way), base._replace(way=way)) for way in ways]
-            found.append(_figure(lines, axis, "Ways", describe(base), f"ways-{_file_name(base)}"))
-    for base in dict.fromkeys(each._replace(split="") for each in asked if each.split not in ORDINARY_SPLITS):
-        splits = [each.split for each in asked if each._replace(split="") == base]
+            axis = {str(way): base._replace(way=way) for way in ways}
+            found.append(_figure(lines, axis, "Ways", base, "ways"))
+    for base in dict.fromkeys(each._replace(split="") for each in every if each.split not in ORDINARY_SPLITS):
+        splits = [each.split for each in every if each._replace(split="") == base]
         if len(splits) > 1:
-            axis = [(split, base._replace(split=split)) for split in splits]
-            words = "Size of the object, percent of the image"
-            found.append(_figure(lines, axis, words, describe(base), f"sizes-{_file_name(base)}"))
+            axis = {split: base._replace(split=split) for split in splits}
+            found.append(_figure(lines, axis, "Object size, percent of the photo", base, "sizes"))
     return found
 
 
 def _figure(
-    lines: Sequence[Line], axis: Sequence[tuple[str, Configuration]], axis_words: str, title: str, name: str
-) -> Figure:
-    legend_height = LEGEND_LINE * len(lines)
-    charts, drawn = [], 0
-    for score, words in (("accuracy", "Accuracy (%)"), ("miou", "mIoU (%)")):
-        curves = [_marks(line, axis, score) for line in lines]
-        if any(curves):
-            names = [label for label, _ in axis]
-            charts.append(_chart((drawn * WIDTH, TITLE_ROOM), curves, names, axis_words, words))
-            drawn += 1
-    bottom = TITLE_ROOM + HEIGHT
-    legend = [_legend(line.label, place, (LEFT, bottom + 8)) for place, line in enumerate(lines)]
-    heading = Text((LEFT, TITLE_ROOM / 2 + 4), title, 15, INK)
-    shapes = joined([heading], *charts, *legend)
-    return Figure(name, Drawing(drawn * WIDTH, bottom + legend_height + 12, shapes))
+    lines: Sequence[Line], axis: dict[str, Conditions], axis_title: str, base: Conditions, kind: str
+) -> ScoreFigure:
+    charts = []
+    for score, title in SCORES:
+        marked = [(line, number, _marks(line, list(axis.values()), score)) for number, line in enumerate(lines)]
+        curves = tuple(Curve(line.label, number, marks) for line, number, marks in marked if marks)
+        if curves:
+            charts.append(Chart(title, curves))
+    return ScoreFigure(f"{kind}-{_file_name(base)}", describe(base), axis_title, tuple(axis), tuple(charts))
 
 
-def _marks(line: Line, axis: Sequence[tuple[str, Configuration]], score: str) -> list[Mark]:
+def _marks(line: Line, axis: Sequence[Conditions], score: str) -> tuple[Mark, ...]:
     marks = []
-    for place, (_, asked) in enumerate(axis):
-        summary = find(line, asked)
+    for index, conditions in enumerate(axis):
+        summary = find(line, conditions)
         value = None if summary is None else summary.scores[score]
         if summary is not None and value is not None:
             low, high = summary.intervals[score] or (value, value)
-            marks.append(Mark(place, 100 * value, 100 * low, 100 * high))
-    return marks
+            marks.append(Mark(index, 100 * value, 100 * low, 100 * high))
+    return tuple(marks)
 
 
-def _chart(
-    corner: tuple[int, int], curves: Sequence[Sequence[Mark]], names: Sequence[str], axis_words: str, words: str
-) -> list[Shape]:
-    left, top = corner[0] + LEFT, corner[1] + TOP - 30
-    right, bottom = corner[0] + WIDTH - RIGHT, corner[1] + HEIGHT - BOTTOM
-    low, high, step = _range([mark for marks in curves for mark in marks])
-    across = (right - left) / len(names)
-
-    def at(place: float, value: float) -> Point:
-        return left + (place + 0.5) * across, bottom - (value - low) / (high - low) * (bottom - top)
-
-    shapes: list[Shape] = []
-    for tick in range(low, high + 1, step):
-        y = at(0, tick)[1]
-        shapes += [PolyLine(((left, y), (right, y)), GREY), Text((left - 8, y), str(tick), 12, INK, "end")]
-    shapes += [Text((at(place, low)[0], bottom + 16), name, 12, INK, "middle") for place, name in enumerate(names)]
-    shapes.append(Text(((left + right) / 2, bottom + 36), axis_words, 12, INK, "middle"))
-    shapes.append(Text((corner[0] + 16, (top + bottom) / 2), words, 12, INK, "middle", turned=True))
-    for number, marks in enumerate(curves):
-        colour = COLOURS[number % len(COLOURS)]
-        aside = (number - (len(curves) - 1) / 2) * min(0.06, 0.5 / max(len(curves), 1))  # intervals side by side
-        spots = [at(mark.place + aside, mark.value) for mark in marks]
-        shapes += [
-            PolyLine((at(mark.place + aside, mark.low), at(mark.place + aside, mark.high)), colour, 1.5)
-            for mark in marks
-        ]
-        if len(spots) > 1:
-            shapes.append(PolyLine(tuple(spots), colour, 2))
-        shapes += [Dot(spot, 3.5, colour) for spot in spots]
-    return shapes
-
-
-def _range(marks: Sequence[Mark]) -> tuple[int, int, int]:
-    """Lowest and highest line of the grid, and the step between lines, in percent."""
-    lowest, highest = min(mark.low for mark in marks), max(mark.high for mark in marks)
-    step = next((tick for tick in TICKS if (highest - lowest) / tick <= MOST_TICKS - 1), TICKS[-1])
-    low = int(lowest // step) * step
-    high = max(low + step, -int(-highest // step) * step)
-    return low, high, step
-
-
-def _legend(label: str, place: int, corner: Point) -> list[Shape]:
-    colour = COLOURS[place % len(COLOURS)]
-    x, y = corner[0], corner[1] + (place + 0.5) * LEGEND_LINE
-    return [
-        PolyLine(((x, y), (x + 28, y)), colour, 2),
-        Dot((x + 14, y), 3.5, colour),
-        Text((x + 38, y), label, 13, INK),
-    ]
-
-
-def _file_name(asked: Configuration) -> str:
-    parts = [asked.dataset, f"{asked.way}-way" if asked.way else "", f"{asked.shot}-shot", asked.setting]
-    parts += ["has-class"] if asked.query_has_class else []
+def _file_name(conditions: Conditions) -> str:
+    ways = f"{conditions.way}-way" if conditions.way else ""
+    parts = [conditions.dataset, ways, f"{conditions.shot}-shot", conditions.setting]
+    parts += ["has-class"] if conditions.query_has_class else []
     return "-".join(part for part in parts if part)
+
+
+def _matplotlib() -> tuple[Any, Any]:
+    """Return matplotlib and its class of figures, which needs no display."""
+    try:
+        import matplotlib
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise EmatError('figures need matplotlib; install it with: pip install "emat[report]"') from None
+    return matplotlib, Figure
+
+
+def _draw(content: ScoreFigure, figure_class: Any) -> Any:
+    labels = dict.fromkeys((curve.label, curve.colour) for chart in content.charts for curve in chart.curves)
+    size = (CHART_WIDTH * len(content.charts), CHART_HEIGHT + LEGEND_LINE * (len(labels) + 1))
+    figure = figure_class(figsize=size, layout="constrained")
+    figure.get_layout_engine().set(w_pad=0.12)
+    figure.suptitle(content.title, x=0.02, ha="left", fontsize=11, color=_hex(INK))
+    handles: dict[tuple[str, int], Any] = {}
+    for number, chart in enumerate(content.charts):
+        axes = figure.add_subplot(1, len(content.charts), number + 1)
+        _prepare(axes, content, chart.score)
+        for order, curve in enumerate(chart.curves):
+            offset = (order - (len(chart.curves) - 1) / 2) * min(LARGEST_OFFSET, 0.5 / len(chart.curves))
+            handles[curve.label, curve.colour] = _draw_curve(axes, curve, offset)
+    figure.legend(
+        [handles[each] for each in labels], [label for label, _ in labels], loc="outside lower left", frameon=False
+    )
+    return figure
+
+
+def _prepare(axes: Any, content: ScoreFigure, score: str) -> None:
+    axes.set_xticks(range(len(content.ticks)), content.ticks)
+    axes.set_xlim(-0.5, len(content.ticks) - 0.5)
+    axes.set_xlabel(content.axis)
+    axes.set_ylabel(score)
+    axes.grid(axis="y", color=GRID)
+    axes.yaxis.get_major_locator().set_params(integer=True)
+    axes.set_axisbelow(True)
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+
+
+def _draw_curve(axes: Any, curve: Curve, offset: float) -> Any:
+    at = [mark.index + offset for mark in curve.marks]
+    colour = _hex(PRINT_COLOURS[curve.colour % len(PRINT_COLOURS)])
+    axes.vlines(at, [mark.low for mark in curve.marks], [mark.high for mark in curve.marks], colour, linewidth=1.2)
+    (drawn,) = axes.plot(at, [mark.value for mark in curve.marks], color=colour, marker="o", markersize=4)
+    return drawn
+
+
+def _hex(colour: tuple[int, int, int]) -> str:
+    return "#{:02x}{:02x}{:02x}".format(*colour)

@@ -1,4 +1,4 @@
-"""Results files put together: runs of one method on several folds become one line of a table."""
+"""Results files put together: the files of one method, with one or several folds each, become one line of a table."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from emat.evaluation.summary import FoldCounts, Summary, summarise
 
 @dataclass(frozen=True)
 class Line:
-    """All that is known of one method, under the name that tables give it."""
+    """All scores of one method, under the label that it has in tables and figures."""
 
     label: str
     trained_parameters: int
@@ -20,10 +20,15 @@ class Line:
 
 
 def read_lines(files: Sequence[str]) -> list[Line]:
-    """A line for each method in `files`, each a path or LABEL=PATH.
+    """Read results files and return one line for each method.
 
-    Files of one method, backbone and image size belong together unless labels say otherwise; a fold of a configuration
-    may occur once in a line.
+    Files of the same method, backbone, size and thresholds belong together unless they have labels.
+
+    Args:
+        files: The paths, or LABEL=PATH to give a label.
+
+    Raises:
+        EmatError: If a file cannot be read, or if a configuration occurs twice in one line.
     """
     runs: dict[str, list[dict[str, Any]]] = {}
     short: dict[str, str] = {}
@@ -40,23 +45,25 @@ def read_lines(files: Sequence[str]) -> list[Line]:
 def _label_and_path(word: str) -> tuple[str | None, Path]:
     label, equals, path = word.partition("=")
     if equals and not path:
-        raise EmatError(f"{word!r} names no file of results; write LABEL=FILE")
+        raise EmatError(f"{word!r} has a label but no file; write LABEL=FILE")
     return (label, Path(path)) if equals and not Path(word).exists() else (None, Path(word))
 
 
 def _label(content: Mapping[str, Any], path: Path) -> str:
     names = {(each["name"], each["backbone"], each["image_size"]) for each in content["methods"].values()}
     if len(names) > 1:
-        raise EmatError(f"{path} holds results of several methods; give it a name: LABEL={path}")
+        raise EmatError(f"{path} has results of several methods; give it a label: LABEL={path}")
     name, backbone, size = names.pop()
-    return f"{name} ({backbone}, {size} px, {_thresholds(content)})"
+    extra = ", learning" if content.get("options", {}).get("learn") else ""
+    extra += f", refined: {content['refine']}" if content.get("refine") else ""
+    return f"{name} ({backbone}, {size} px, {_thresholds(content)}{extra})"
 
 
 def _thresholds(content: Mapping[str, Any]) -> str:
     asked = content.get("thresholds")
     if asked == OWN_THRESHOLDS:
         return "own thresholds"
-    if asked is None:  # a file from when one number was for both
+    if asked is None:  # a file from before presence and masks had their own thresholds
         return f"threshold {content['threshold']:g}"
     presence, mask = asked["presence"], asked["mask"]
     return f"threshold {presence:g}" if presence == mask else f"thresholds {presence:g} and {mask:g}"
@@ -67,13 +74,13 @@ def _line(label: str, contents: Sequence[Mapping[str, Any]]) -> Line:
     seen: set[tuple[object, int]] = set()
     for content in contents:
         for each in fold_counts(content["cells"], content["outcomes"]):
-            if (each.configuration, each.fold) in seen:
-                asked = each.configuration
+            if (each.conditions, each.fold) in seen:
+                shared = each.conditions
                 raise EmatError(
-                    f"two files have {asked.way}-way {asked.shot}-shot {asked.setting} results of {label} on fold "
-                    f"{each.fold}; name them apart: LABEL=FILE"
+                    f"two files have {shared.way}-way {shared.shot}-shot {shared.setting} results of {label} on fold "
+                    f"{each.fold}; give them labels: LABEL=FILE"
                 )
-            seen.add((each.configuration, each.fold))
+            seen.add((each.conditions, each.fold))
             counts.append(each)
     counts.sort(key=lambda each: each.fold)
     parameters = max(each["trained_parameters"] for content in contents for each in content["methods"].values())
@@ -81,6 +88,6 @@ def _line(label: str, contents: Sequence[Mapping[str, Any]]) -> Line:
 
 
 def overall(summaries: Sequence[Summary]) -> list[Summary]:
-    """One summary of every configuration: the mean over its folds, or its only fold."""
-    several = {each.configuration for each in summaries if each.fold is None}
-    return [each for each in summaries if each.fold is None or each.configuration not in several]
+    """Return one summary for all folds that share their conditions: their mean, or the only fold."""
+    several = {each.conditions for each in summaries if each.fold is None}
+    return [each for each in summaries if each.fold is None or each.conditions not in several]

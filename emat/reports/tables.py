@@ -1,21 +1,34 @@
-"""The paper's tables: settings side by side, folds side by side, ways, and sizes of objects."""
+"""The paper's tables - settings, folds, ways and object sizes side by side - as Markdown, LaTeX or CSV."""
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+import csv
+import io
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
 
-from emat.evaluation.summary import Configuration, Summary
+from emat.evaluation.summary import Conditions, Summary
 from emat.reports.runs import Line, overall
+from emat.tasks.sampling import ORDINARY_SPLITS
+from emat.tasks.task import Setting
 
 DATASETS = {"pascal": "PASCAL-5i", "coco": "COCO-20i"}
-SETTINGS = ("original", "partially-augmented", "fully-augmented")
-ORDINARY_SPLITS = ("train", "val")
 MISSING = "-"
 THOUSAND = 1000
+LATEX_SPECIAL = {
+    "%": r"\%",
+    "&": r"\&",
+    "_": r"\_",
+    "#": r"\#",
+    "$": r"\$",
+    "{": r"\{",
+    "}": r"\}",
+    "~": r"\textasciitilde{}",
+}
 
 
 @dataclass(frozen=True)
-class Cell:
-    """A score in percent and the half width of its interval, or words."""
+class TableEntry:
+    """One entry of a table: a text and, if it is a score, its value in percent and half the width of its interval."""
 
     text: str
     value: float | None = None
@@ -25,16 +38,16 @@ class Cell:
 
 @dataclass(frozen=True)
 class ReportTable:
-    """A title, names of columns - each with the group it stands under, or "" - and rows."""
+    """A table with a title, named columns and rows."""
 
     title: str
-    columns: tuple[tuple[str, str], ...]  # group, name
-    rows: tuple[tuple[Cell, ...], ...]
+    columns: tuple[tuple[str, str], ...]  # the group that a column belongs to, or "", and its name
+    rows: tuple[tuple[TableEntry, ...], ...]
 
 
 def tables(lines: Sequence[Line]) -> list[ReportTable]:
-    """Every table that the results can fill."""
-    asked = dict.fromkeys(each.configuration for line in lines for each in line.summaries)
+    """Make every table for which there are results."""
+    asked = dict.fromkeys(each.conditions for line in lines for each in line.summaries)
     found = []
     for base in dict.fromkeys(each._replace(setting="") for each in asked if each.split in ORDINARY_SPLITS):
         found.append(_settings(lines, base))
@@ -47,25 +60,25 @@ def tables(lines: Sequence[Line]) -> list[ReportTable]:
     return found
 
 
-def find(line: Line, configuration: Configuration) -> Summary | None:
-    """The summary over all folds of `configuration`."""
-    return next((each for each in overall(line.summaries) if each.configuration == configuration), None)
+def find(line: Line, conditions: Conditions) -> Summary | None:
+    """Return the summary over all folds under `conditions`, or None."""
+    return next((each for each in overall(line.summaries) if each.conditions == conditions), None)
 
 
-def describe(asked: Configuration, *, setting: bool = True) -> str:
-    """A configuration in words: data set, ways and shots, setting."""
-    words = [DATASETS.get(asked.dataset, asked.dataset)]
-    ways = f"{asked.way}-way " if asked.way else ""
-    words.append(f"{ways}{asked.shot}-shot")
-    if setting and asked.setting:
-        words.append(f"{asked.setting} setting")
-    if asked.query_has_class:
+def describe(conditions: Conditions) -> str:
+    """Describe the data set, ways and shots and the setting in words; way 0 and setting "" are left out."""
+    words = [DATASETS.get(conditions.dataset, conditions.dataset)]
+    ways = f"{conditions.way}-way " if conditions.way else ""
+    words.append(f"{ways}{conditions.shot}-shot")
+    if conditions.setting:
+        words.append(f"{conditions.setting} setting")
+    if conditions.query_has_class:
         words.append("query has the class")
     return ", ".join(words)
 
 
-def _settings(lines: Sequence[Line], base: Configuration) -> ReportTable:
-    settings = [each for each in SETTINGS if any(find(line, base._replace(setting=each)) for line in lines)]
+def _settings(lines: Sequence[Line], base: Conditions) -> ReportTable:
+    settings = [each.value for each in Setting if any(find(line, base._replace(setting=each)) for line in lines)]
     columns = [("", "Method"), ("", "Trained parameters (K)")]
     columns += [(_capital(setting), name) for setting in settings for name in ("Acc.", "mIoU", "False masks")]
     rows = []
@@ -74,13 +87,13 @@ def _settings(lines: Sequence[Line], base: Configuration) -> ReportTable:
         if any(found):
             names = ("accuracy", "miou", "false_mask_rate")
             scores = [_score(each, name) for each in found for name in names]
-            rows.append((Cell(line.label), Cell(f"{line.trained_parameters / THOUSAND:.1f}"), *scores))
-    lowest = [place for place, (_, name) in enumerate(columns) if name == "False masks"]
+            rows.append((TableEntry(line.label), TableEntry(f"{line.trained_parameters / THOUSAND:.1f}"), *scores))
+    lowest = [index for index, (_, name) in enumerate(columns) if name == "False masks"]
     return _marked(f"{describe(base)}: mean over folds", columns, rows, lowest)
 
 
-def _folds(lines: Sequence[Line], asked: Configuration) -> list[ReportTable]:
-    present = {each.fold for line in lines for each in line.summaries if each.configuration == asked}
+def _folds(lines: Sequence[Line], asked: Conditions) -> list[ReportTable]:
+    present = {each.fold for line in lines for each in line.summaries if each.conditions == asked}
     folds = sorted(fold for fold in present if fold is not None)
     if len(folds) < 2:
         return []
@@ -88,67 +101,153 @@ def _folds(lines: Sequence[Line], asked: Configuration) -> list[ReportTable]:
     columns += [(f"Fold {fold}", name) for fold in folds for name in ("Acc.", "mIoU")]
     columns += [("Mean", name) for name in ("Acc.", "mIoU")]
     for line in lines:
-        own = {each.fold: each for each in line.summaries if each.configuration == asked}
+        own = {each.fold: each for each in line.summaries if each.conditions == asked}
         if own:
             scores = [_score(own.get(fold), name) for fold in [*folds, None] for name in ("accuracy", "miou")]
-            rows.append((Cell(line.label), *scores))
+            rows.append((TableEntry(line.label), *scores))
     return [_marked(f"{describe(asked)}: by fold", columns, rows)]
 
 
-def _ways(lines: Sequence[Line], base: Configuration, ways: Sequence[int]) -> list[ReportTable]:
+def _ways(lines: Sequence[Line], base: Conditions, ways: Sequence[int]) -> list[ReportTable]:
     if len(ways) < 2:
         return []
     columns = [("", "Method"), *((f"{way}-way", name) for way in ways for name in ("Acc.", "mIoU"))]
     return [_by(lines, [base._replace(way=way) for way in ways], f"{describe(base)}: by number of ways", columns)]
 
 
-def _sizes(lines: Sequence[Line], base: Configuration, splits: Iterable[str]) -> ReportTable:
+def _sizes(lines: Sequence[Line], base: Conditions, splits: Iterable[str]) -> ReportTable:
     named = list(dict.fromkeys(splits))
     columns = [("", "Method"), *((f"{split} %", name) for split in named for name in ("Acc.", "mIoU"))]
-    title = f"{describe(base)}: by size of the object, percent of the image"
+    title = f"{describe(base)}: by object size, percent of the photo"
     return _by(lines, [base._replace(split=split) for split in named], title, columns)
 
 
 def _by(
-    lines: Sequence[Line], asked: Sequence[Configuration], title: str, columns: Sequence[tuple[str, str]]
+    lines: Sequence[Line], asked: Sequence[Conditions], title: str, columns: Sequence[tuple[str, str]]
 ) -> ReportTable:
     rows = []
     for line in lines:
         found = [find(line, each) for each in asked]
         if any(found):
             scores = [_score(each, name) for each in found for name in ("accuracy", "miou")]
-            rows.append((Cell(line.label), *scores))
+            rows.append((TableEntry(line.label), *scores))
     return _marked(title, columns, rows)
 
 
-def _score(summary: Summary | None, name: str) -> Cell:
+def _score(summary: Summary | None, name: str) -> TableEntry:
     value = None if summary is None else summary.scores[name]
     if summary is None or value is None:
-        return Cell(MISSING)
+        return TableEntry(MISSING)
     interval = summary.intervals[name]
     margin = None if interval is None else 50 * (interval[1] - interval[0])
-    return Cell(f"{100 * value:.1f}", 100 * value, margin)
+    return TableEntry(f"{100 * value:.1f}", 100 * value, margin)
 
 
 def _marked(
     title: str,
     columns: Sequence[tuple[str, str]],
-    rows: Sequence[tuple[Cell, ...]],
+    rows: Sequence[tuple[TableEntry, ...]],
     lowest: Iterable[int] = (),
 ) -> ReportTable:
-    """The table with the best score of each column marked, where several lines compete."""
+    """Return the table with the best score of each column marked, if there are several."""
     marked = [list(row) for row in rows]
-    for place in range(len(columns)):
-        values = [row[place].value for row in rows if row[place].value is not None]
-        choose: Callable[..., float] = min if place in lowest else max
+    for column in range(len(columns)):
+        values = [row[column].value for row in rows if row[column].value is not None]
+        choose: Callable[..., float] = min if column in lowest else max
         if len(values) > 1:
             best = choose(values)
             for row in marked:
-                cell = row[place]
-                if cell.value is not None and f"{cell.value:.1f}" == f"{best:.1f}":
-                    row[place] = Cell(cell.text, cell.value, cell.margin, best=True)
+                entry = row[column]
+                if entry.value is not None and f"{entry.value:.1f}" == f"{best:.1f}":
+                    row[column] = replace(entry, best=True)
     return ReportTable(title, tuple(columns), tuple(map(tuple, marked)))
 
 
 def _capital(words: str) -> str:
     return words.replace("-", " ").capitalize()
+
+
+def markdown(tables: Sequence[ReportTable]) -> str:
+    """Write tables as Markdown; the best score of a column is bold, and ± is half of the 95 % interval."""
+    return "\n".join(_markdown(table) for table in tables)
+
+
+def latex(tables: Sequence[ReportTable]) -> str:
+    """Write tables as LaTeX, for the package booktabs."""
+    return "\n".join(_latex(table) for table in tables)
+
+
+def comma_separated(tables: Sequence[ReportTable]) -> str:
+    """Write tables as CSV, with one row for each score and half of its interval, in percent."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["table", "method", "group", "score", "percent", "half_interval"])
+    for table in tables:
+        for row in table.rows:
+            for (group, name), entry in zip(table.columns[1:], row[1:], strict=True):
+                value = entry.text if entry.value is None else f"{entry.value:.4f}"
+                margin = "" if entry.margin is None else f"{entry.margin:.4f}"
+                writer.writerow([table.title, row[0].text, group, name, value, margin])
+    return text.getvalue()
+
+
+FORMATS: Mapping[str, Callable[[Sequence[ReportTable]], str]] = {
+    ".md": markdown,
+    ".tex": latex,
+    ".csv": comma_separated,
+}
+
+
+def _markdown(table: ReportTable) -> str:
+    names = [f"{group} {name}".strip() for group, name in table.columns]
+    lines = [f"## {table.title}", "", _pipes(names), _pipes(["---", *["---:"] * (len(names) - 1)])]
+    lines += [_pipes([_text(entry, "**", "**", " ± ").replace("|", r"\|") for entry in row]) for row in table.rows]
+    return "\n".join(lines) + "\n"
+
+
+def _pipes(words: Sequence[str]) -> str:
+    return f"| {' | '.join(words)} |"
+
+
+def _text(entry: TableEntry, start: str, end: str, plus_minus: str) -> str:
+    text = entry.text if entry.margin is None else f"{entry.text}{plus_minus}{entry.margin:.1f}"
+    return f"{start}{text}{end}" if entry.best else text
+
+
+def _latex(table: ReportTable) -> str:
+    groups, rules, first = [], [], 1
+    for group, columns in groupby(table.columns, key=lambda column: column[0]):
+        width = len(list(columns))
+        groups.append(rf"\multicolumn{{{width}}}{{c}}{{{_escaped(group)}}}")
+        if group:
+            rules.append(rf"\cmidrule(lr){{{first}-{first + width - 1}}}")
+        first += width
+    rows = [
+        " & ".join(_text(_escaped_entry(entry), r"\textbf{", "}", r"\,$\pm$\,") for entry in row) + r" \\"
+        for row in table.rows
+    ]
+    return "\n".join(
+        [
+            r"\begin{table}",
+            rf"\caption{{{_escaped(table.title)}}}",
+            rf"\begin{{tabular}}{{l{'r' * (len(table.columns) - 1)}}}",
+            r"\toprule",
+            " & ".join(groups) + r" \\",
+            *([" ".join(rules)] if rules else []),
+            " & ".join(_escaped(name) for _, name in table.columns) + r" \\",
+            r"\midrule",
+            *rows,
+            r"\bottomrule",
+            r"\end{tabular}",
+            r"\end{table}",
+            "",
+        ]
+    )
+
+
+def _escaped_entry(entry: TableEntry) -> TableEntry:
+    return replace(entry, text=_escaped(entry.text))
+
+
+def _escaped(text: str) -> str:
+    return "".join(LATEX_SPECIAL.get(letter, letter) for letter in text)

@@ -1,14 +1,12 @@
-"""The web page on this machine: name classes, paint examples, get masks on other photos.
+"""The studio, a web page on the user's own machine: name classes, paint examples, get masks on other photos.
 
-networks.py   the network that all tabs share, and the features it has computed
-session.py    what one tab has shown and asked
-photos.py     photos as they are dropped on the page
-painting.py   paint in the editor <-> masks
-answers.py    predictions and corrections -> label maps, at any threshold
-actions.py    what the buttons do; knows nothing of the page
-export.py     masks in a zip
-cards.py      what the page shows of a session, as HTML
-page.py       the components and their places
+session.py    what one tab of the browser holds, and the methods that all tabs share
+photos.py     photos that were dropped on the page; paint in the editors and the masks it stands for
+masks.py      label maps from predictions and corrections at any threshold, and their export
+actions.py    what the buttons do to a session, without any knowledge of the page
+cards.py      a session as HTML
+page.py       the components of the page
+editors.py    the photos and the paint in the two editors
 events.py     which component starts which action
-server.py     serving it on 127.0.0.1
+server.py     the server on 127.0.0.1
 """

@@ -1,4 +1,4 @@
-"""What the buttons do to a session. EmatError says in a sentence what the user can do about it."""
+"""What the buttons do to a session. An `EmatError` tells the user what is wrong and what to do."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -7,31 +7,30 @@ from pathlib import Path
 
 import numpy as np
 
-from emat.demo.photos import demo_photos
 from emat.errors import EmatError
 from emat.formats.class_names import BACKGROUND_NAMES, IGNORED_NAMES
 from emat.images import Pixels, read_object_mask, read_photo, resize_mask
 from emat.inference.example import Example, Mask
 from emat.inference.segmenter import Segmenter
-from emat.studio.answers import label_map
-from emat.studio.painting import masks_of
-from emat.studio.photos import MAX_PIXELS, StudioPhoto, read_dropped, safe_name, studio_photo
-from emat.studio.session import MOST_CLASSES, MOST_PHOTOS, Question, Session, StudioClass, new_session
+from emat.pictures.demo import demo_photos
+from emat.studio.masks import label_map
+from emat.studio.photos import MAX_PIXELS, StudioPhoto, masks_of, read_dropped, safe_name, studio_photo
+from emat.studio.session import MOST_CLASSES, MOST_PHOTOS, Session, StudioClass, StudioQuery, new_session
 
 LONGEST_CLASS = 40
 
 
 @dataclass(frozen=True)
-class Looked:
-    """How far a run over the photos is."""
+class SearchProgress:
+    """How far `search` has come with the photos."""
 
     done: int
     count: int
-    question: Question | None  # that has its answer now
+    query: StudioQuery | None  # the one that has its prediction now
 
 
 def add_classes(session: Session, text: str) -> None:
-    """Name classes, one or several separated by commas."""
+    """Add one class or several, separated by commas, semicolons or line breaks."""
     names = [" ".join(part.split()) for part in re.split(r"[,;\n]", text)]
     with session.lock:
         for name in filter(None, names):
@@ -39,7 +38,7 @@ def add_classes(session: Session, text: str) -> None:
 
 
 def remove_class(session: Session, number: int) -> None:
-    """Forget a class that no example shows."""
+    """Remove a class. This is refused while an example shows it."""
     with session.lock:
         name = next((shown.name for shown in session.classes if shown.number == number), None)
         count = sum(name in example.classes for example in session.segmenter.examples_)
@@ -51,13 +50,13 @@ def remove_class(session: Session, number: int) -> None:
 
 
 def choose_brush(session: Session, number: int) -> None:
-    """Paint this class from now on."""
+    """Choose the class that the brush paints."""
     with session.lock:
         session.brush = next((shown.name for shown in session.classes if shown.number == number), session.brush)
 
 
 def add_drafts(session: Session, files: Sequence[Path]) -> list[EmatError]:
-    """Photos that will be examples once they are painted; returns what is wrong with those that cannot."""
+    """Queue photos to be painted as examples; return what is wrong with those that cannot be read."""
     if not session.classes:
         raise EmatError("name at least one class in step 1 first, so that there is something to paint")
     photos, problems = _read_all(files, [draft.name for draft in session.drafts])
@@ -67,13 +66,13 @@ def add_drafts(session: Session, files: Sequence[Path]) -> list[EmatError]:
 
 
 def skip_draft(session: Session) -> None:
-    """Leave out the photo in the editor."""
+    """Remove the photo in the editor without making it an example."""
     with session.lock:
         del session.drafts[:1]
 
 
 def add_mask_file(session: Session, file: Path, layers: Sequence[Pixels]) -> dict[str, Mask]:
-    """The masks in the editor, and on top of them the one in a file, for the class that is being painted."""
+    """Return the masks in the editor with the mask of a file on top, for the class that the brush paints."""
     with session.lock:
         draft, brush = _draft(session), session.brush
     if brush is None:
@@ -94,7 +93,7 @@ def add_mask_file(session: Session, file: Path, layers: Sequence[Pixels]) -> dic
 
 
 def add_example(session: Session, layers: Sequence[Pixels]) -> None:
-    """Learn from the photo in the editor as it is painted, and turn to the next one."""
+    """Make the photo in the editor an example, with the masks that are painted, and go on to the next photo."""
     with session.lock:
         draft = _draft(session)
     masks = masks_of(layers, session.colours, _working_size(draft))
@@ -105,17 +104,17 @@ def add_example(session: Session, layers: Sequence[Pixels]) -> None:
         session.drafts = [other for other in session.drafts if other is not draft]
 
 
-def remove_example(session: Session, place: int) -> None:
-    """Forget an example, by its place."""
+def remove_example(session: Session, index: int) -> None:
+    """Remove the example at `index`."""
     with session.lock:
-        session.segmenter.remove(place)
+        session.segmenter.remove(index)
         session.version += 1
 
 
 def add_photos(session: Session, files: Sequence[Path]) -> list[EmatError]:
-    """Photos to look for the classes in; returns what is wrong with those that cannot be read."""
-    room = MOST_PHOTOS - len(session.questions)
-    photos, problems = _read_all(files[:room], [question.photo.name for question in session.questions.values()])
+    """Add photos in which the classes are to be found; return what is wrong with those that cannot be read."""
+    room = MOST_PHOTOS - len(session.queries)
+    photos, problems = _read_all(files[:room], [query.photo.name for query in session.queries.values()])
     if len(files) > room:
         problems.append(EmatError(f"the page holds {MOST_PHOTOS} photos, so {len(files) - room} were left out"))
     with session.lock:
@@ -125,35 +124,35 @@ def add_photos(session: Session, files: Sequence[Path]) -> list[EmatError]:
 
 
 def remove_photo(session: Session, key: int) -> None:
-    """Take a photo off the page."""
+    """Remove a photo from the page."""
     with session.lock:
-        session.questions.pop(key, None)
+        session.queries.pop(key, None)
         if session.correcting == key:
             session.correcting = None
 
 
-def look(session: Session) -> Iterator[Looked]:
-    """Answer every question that has no answer from the examples of now; ends early when those change again."""
+def search(session: Session) -> Iterator[SearchProgress]:
+    """Predict every photo that has no prediction from the present examples; stop early when the examples change."""
     with session.lock:
         version, segmenter = session.version, session.segmenter
-        todo = [question for question in session.questions.values() if question.version != version]
+        todo = [query for query in session.queries.values() if query.version != version]
     if not segmenter.examples_:
-        for question in todo:
-            question.prediction, question.version = None, version
+        for query in todo:
+            query.prediction, query.version = None, version
         return
-    yield Looked(0, len(todo), None)
-    for done, question in enumerate(todo, start=1):
-        prediction = segmenter.predict(question.photo.pixels)
+    yield SearchProgress(0, len(todo), None)
+    for done, query in enumerate(todo, start=1):
+        prediction = segmenter.predict(query.photo.pixels)
         with session.lock:
             if session.version != version:
                 return
-            question.prediction = replace(prediction, photo=question.photo.pixels)  # one copy of it is enough
-            question.version = version
-        yield Looked(done, len(todo), question)
+            query.prediction = replace(prediction, photo=query.photo.pixels)  # one copy of it is enough
+            query.version = version
+        yield SearchProgress(done, len(todo), query)
 
 
 def set_threshold(session: Session, number: int, value: float) -> None:
-    """From which probability on the class is seen."""
+    """Set the mask threshold of a class."""
     with session.lock:
         for shown in session.classes:
             if shown.number == number:
@@ -161,48 +160,48 @@ def set_threshold(session: Session, number: int, value: float) -> None:
 
 
 def begin_correction(session: Session, key: int) -> None:
-    """Put a question into the editor."""
+    """Put a photo with its prediction into the editor."""
     with session.lock:
-        if key not in session.questions:
+        if key not in session.queries:
             raise EmatError("this photo is no longer on the page; choose another one")
         session.correcting = key
 
 
-def corrected_question(session: Session) -> Question:
-    """The question in the editor."""
-    question = session.questions.get(-1 if session.correcting is None else session.correcting)
-    if question is None:
+def corrected_query(session: Session) -> StudioQuery:
+    """Return the query that is being corrected."""
+    query = session.queries.get(-1 if session.correcting is None else session.correcting)
+    if query is None:
         raise EmatError("no photo is being corrected; choose Correct under one")
-    return question
+    return query
 
 
-def shown_masks(session: Session, question: Question) -> dict[str, Mask]:
-    """The masks (h, w) of a question as they are shown now."""
+def shown_masks(session: Session, query: StudioQuery) -> dict[str, Mask]:
+    """Return the masks (h, w) of a query as the page shows them now."""
     numbers = {shown.name: shown.number for shown in session.classes}
-    labels = label_map(session, question, numbers, _working_size(question.photo))
+    labels = label_map(session, query, numbers, _working_size(query.photo))
     return {name: labels == number for name, number in numbers.items() if (labels == number).any()}
 
 
 def finish_correction(session: Session, layers: Sequence[Pixels]) -> bool:
-    """Keep what was painted as the photo's mask and learn from it; False if there is nothing to learn from."""
-    question = corrected_question(session)
-    masks = masks_of(layers, session.colours, _working_size(question.photo))
+    """Keep what was painted as the photo's masks and make it an example; return False if nothing was painted."""
+    query = corrected_query(session)
+    masks = masks_of(layers, session.colours, _working_size(query.photo))
     if masks:
-        _learn(session, question.photo, masks)
+        _learn(session, query.photo, masks)
     with session.lock:
-        question.corrected = masks
+        query.corrected = masks
         session.correcting = None
     return bool(masks)
 
 
 def cancel_correction(session: Session) -> None:
-    """Leave the photo as it was."""
+    """End a correction and keep the photo as it was."""
     with session.lock:
         session.correcting = None
 
 
 def start_demo(session: Session) -> None:
-    """The examples and photos of `emat demo`."""
+    """Add the examples and photos of `emat demo`."""
     demo = demo_photos()
     for example in demo.examples:
         shown = example.read()
@@ -215,16 +214,19 @@ def start_demo(session: Session) -> None:
         small = {name: resize_mask(mask.astype(np.uint8), size) > 0 for name, mask in shown.masks.items()}
         _learn(session, photo, small)
     with session.lock:
-        taken = [question.photo.name for question in session.questions.values()]
+        taken = [query.photo.name for query in session.queries.values()]
         for path in demo.questions.values():
             _ask(session, studio_photo(read_photo(path), safe_name(path.name, taken)))
 
 
 def take_over(session: Session, segmenter: Segmenter) -> None:
-    """Go on with what a fitted file knows, instead of the examples so far; the photos stay."""
+    """Replace classes and examples by those of a fitted file; the photos stay."""
     fresh = new_session(segmenter)
     if len(fresh.classes) > MOST_CLASSES:
-        raise EmatError(f"the file knows {len(fresh.classes)} classes; this page shows at most {MOST_CLASSES}")
+        raise EmatError(
+            f"the file has {len(fresh.classes)} classes, but this page shows at most {MOST_CLASSES}; "
+            "open a file with fewer classes"
+        )
     with session.lock:
         session.segmenter, session.classes, session.brush = segmenter, fresh.classes, fresh.brush
         session.thresholds, session.correcting = {}, None
@@ -232,31 +234,31 @@ def take_over(session: Session, segmenter: Segmenter) -> None:
 
 
 def start_over(session: Session, segmenter: Segmenter) -> None:
-    """Forget everything that was done in this tab."""
+    """Remove everything that was done in this tab."""
     fresh = new_session(segmenter)
     with session.lock:
         take_over(session, segmenter)
-        session.drafts, session.questions, session.first_shown = fresh.drafts, fresh.questions, 0
+        session.drafts, session.queries, session.first_shown = fresh.drafts, fresh.queries, 0
 
 
 def save_fitted(session: Session, folder: Path) -> Path:
-    """Write what was learned as `<first class>.emat` into `folder`."""
+    """Write the fitted segmenter to `<first class>.emat` in `folder`."""
     names = session.segmenter.classes_
     if not names:
         raise EmatError("there is nothing to save yet; add an example in step 2 first")
     folder.mkdir(parents=True, exist_ok=True)
-    place = folder / f"{Path(safe_name(names[0].replace('.', '_'))).stem}.emat"
-    session.segmenter.save(place)
-    return place
+    path = folder / f"{Path(safe_name(names[0].replace('.', '_'))).stem}.emat"
+    session.segmenter.save(path)
+    return path
 
 
 def _add_class(session: Session, name: str) -> None:
     if len(name) > LONGEST_CLASS or not name.isprintable():
         raise EmatError(f"the class name {name[:LONGEST_CLASS]!r} is too long or not printable; choose a short word")
     if name.lower() in (*BACKGROUND_NAMES, *IGNORED_NAMES):
-        raise EmatError(f"{name!r} stands for no class in annotation files; choose another name")
+        raise EmatError(f"annotation files use {name!r} for pixels without a class; choose another name")
     if name.casefold() in {shown.name.casefold() for shown in session.classes}:
-        raise EmatError(f"there is a class {name!r} already")
+        raise EmatError(f"there is already a class {name!r}; choose another name")
     if len(session.classes) >= MOST_CLASSES:
         raise EmatError(f"the page has colours for {MOST_CLASSES} classes; remove one first")
     taken = {shown.number for shown in session.classes}
@@ -272,7 +274,7 @@ def _learn(session: Session, photo: StudioPhoto, masks: dict[str, Mask]) -> None
 
 
 def _ask(session: Session, photo: StudioPhoto) -> None:
-    session.questions[session.next_key] = Question(session.next_key, photo)
+    session.queries[session.next_key] = StudioQuery(session.next_key, photo)
     session.next_key += 1
 
 

@@ -1,4 +1,4 @@
-"""What the page shows of a session, as HTML. Names come from the user and are always escaped."""
+"""A session as HTML. Names come from the user and are always escaped."""
 
 import base64
 import html
@@ -7,11 +7,11 @@ import io
 import numpy as np
 from PIL import Image
 
-from emat.formats.overlay import draw_overlay
 from emat.images import Pixels, resize_photo
-from emat.inference.fitted import FittedExample
-from emat.studio.answers import is_present, label_map, thresholds_of
-from emat.studio.session import Question, Session, StudioClass
+from emat.inference.fitted_file import FittedExample
+from emat.pictures.overlay import draw_overlay
+from emat.studio.masks import is_present, label_map, thresholds_of
+from emat.studio.session import Session, StudioClass, StudioQuery
 
 CARD_SIDE = 560  # pixels of a picture's longer side
 CARDS_A_PAGE = 12
@@ -19,7 +19,7 @@ QUALITY = 86
 
 
 def class_chips(session: Session) -> str:
-    """The classes with their colours, each removable."""
+    """Return the classes with their colours and buttons to remove them."""
     if not session.classes:
         return _empty("No class yet. Name what you want to find, such as <em>cat</em> or <em>rust</em>.")
     chips = "".join(
@@ -31,7 +31,7 @@ def class_chips(session: Session) -> str:
 
 
 def brush_chips(session: Session) -> str:
-    """The classes to paint, one of them chosen."""
+    """Return the classes that the brush can paint; one of them is marked as chosen."""
     chips = "".join(
         f'<button type="button" class="chip" style="{_colour(shown)}" data-act="brush" data-value="{shown.number}" '
         f'aria-pressed="{"true" if shown.name == session.brush else "false"}"><i></i>{html.escape(shown.name)}</button>'
@@ -41,25 +41,25 @@ def brush_chips(session: Session) -> str:
 
 
 def example_cards(session: Session) -> str:
-    """The examples with their masks, each removable."""
+    """Return the examples with their masks and buttons to remove them."""
     examples = session.segmenter.examples_
     if not examples:
         return _empty("No example yet. Two or three photos of each class are a good beginning.")
-    cards = "".join(_example_card(session, place, example) for place, example in enumerate(examples))
+    cards = "".join(_example_card(session, index, example) for index, example in enumerate(examples))
     return f'<div class="cards small">{cards}</div>'
 
 
 def threshold_sliders(session: Session) -> str:
-    """A slider for each class that examples show."""
+    """Return a slider for each class that the examples show."""
     known = [shown for shown in session.classes if shown.name in session.segmenter.classes_]
-    if not known or not session.questions:
+    if not known or not session.queries:
         return ""
     rows = "".join(_slider(session, shown) for shown in known)
     return f'<div class="sliders"><p class="quiet">How sure must it be? Lower shows more, higher less.</p>{rows}</div>'
 
 
 def progress_line(done: int, count: int) -> str:
-    """How far the photos are; nothing when all are done."""
+    """Return a progress bar, or nothing when all photos are done."""
     if done >= count:
         return ""
     return (
@@ -68,29 +68,29 @@ def progress_line(done: int, count: int) -> str:
     )
 
 
-def answer_cards(session: Session) -> str:
-    """The photos of the current page of cards with what was found in them."""
-    questions = list(session.questions.values())
-    if not questions:
+def photo_cards(session: Session) -> str:
+    """Return the photos of the current page of cards with what was found in them."""
+    queries = list(session.queries.values())
+    if not queries:
         return _empty("No photo yet. Drop as many as you like: each comes back with its masks.")
     first = shown_from(session)
-    cards = "".join(_answer_card(session, question) for question in questions[first : first + CARDS_A_PAGE])
-    return f'<div class="cards">{cards}</div>{_pager(first, len(questions))}'
+    cards = "".join(_photo_card(session, query) for query in queries[first : first + CARDS_A_PAGE])
+    return f'<div class="cards">{cards}</div>{_pager(first, len(queries))}'
 
 
-def is_shown(session: Session, question: Question) -> bool:
-    """Whether the question is on the current page of cards."""
+def is_shown(session: Session, query: StudioQuery) -> bool:
+    """Say whether the query is on the current page of cards."""
     first = shown_from(session)
-    return question.key in list(session.questions)[first : first + CARDS_A_PAGE]
+    return query.key in list(session.queries)[first : first + CARDS_A_PAGE]
 
 
 def shown_from(session: Session) -> int:
-    """The place of the first card that is shown, at the beginning of a page that exists."""
-    last = max(0, len(session.questions) - 1)
+    """Return the index of the first card that is shown; it begins a page of cards that exists."""
+    last = max(0, len(session.queries) - 1)
     return min(max(0, session.first_shown), last) // CARDS_A_PAGE * CARDS_A_PAGE
 
 
-def _example_card(session: Session, place: int, example: FittedExample) -> str:
+def _example_card(session: Session, index: int, example: FittedExample) -> str:
     shown = [known for known in session.classes if known.name in example.classes]
     picture = '<div class="picture none">no picture kept</div>'
     if example.thumbnail is not None:
@@ -99,38 +99,38 @@ def _example_card(session: Session, place: int, example: FittedExample) -> str:
             labels[example.thumbnail.masks[known.name]] = known.number
         picture = _picture(draw_overlay(example.thumbnail.photo, labels, {}, legend=False), example.name)
     names = "".join(f'<span style="{_colour(known)}"><i></i>{html.escape(known.name)}</span>' for known in shown)
-    cross = _cross("remove-example", place, f"the example {example.name}")
+    cross = _cross("remove-example", index, f"the example {example.name}")
     return f'<figure>{cross}{picture}<figcaption class="names">{names}</figcaption></figure>'
 
 
-def _answer_card(session: Session, question: Question) -> str:
-    small = _small(question.photo.pixels)
+def _photo_card(session: Session, query: StudioQuery) -> str:
+    small = _small(query.photo.pixels)
     labels = label_map(
-        session, question, {shown.name: shown.number for shown in session.classes}, (small.shape[0], small.shape[1])
+        session, query, {shown.name: shown.number for shown in session.classes}, (small.shape[0], small.shape[1])
     )
-    picture = _picture(draw_overlay(small, labels, {}, legend=False), question.photo.name)
-    key = question.key
+    picture = _picture(draw_overlay(small, labels, {}, legend=False), query.photo.name)
+    key = query.key
     return (
-        f'<figure data-photo="{key}">{_cross("remove-photo", key, question.photo.name)}{picture}'
-        f"<figcaption><b>{html.escape(question.photo.name)}</b>{_verdict(session, question)}</figcaption>"
+        f'<figure data-photo="{key}">{_cross("remove-photo", key, query.photo.name)}{picture}'
+        f"<figcaption><b>{html.escape(query.photo.name)}</b>{_verdict(session, query)}</figcaption>"
         f'<button type="button" class="plain" data-act="correct" data-value="{key}">Correct</button></figure>'
     )
 
 
-def _verdict(session: Session, question: Question) -> str:
-    """Score bars of what is there, then one line for what is not."""
-    if question.corrected is not None:
-        names = ", ".join(html.escape(name) for name in question.corrected) or "nothing here"
+def _verdict(session: Session, query: StudioQuery) -> str:
+    """Return score bars of the classes that are present and one line for those that are not."""
+    if query.corrected is not None:
+        names = ", ".join(html.escape(name) for name in query.corrected) or "nothing here"
         return f'<p class="quiet">painted by you: {names}</p>'
-    if question.prediction is None:
+    if query.prediction is None:
         waiting = "waiting" if session.segmenter.examples_ else "waiting for your first example"
         return f'<p class="quiet">{waiting}</p>'
-    known = [shown for shown in session.classes if shown.name in question.prediction.scores]
-    here = [shown for shown in known if is_present(session, question, shown.name)]
+    known = [shown for shown in session.classes if shown.name in query.prediction.scores]
+    here = [shown for shown in known if is_present(session, query, shown.name)]
     absent = [shown for shown in known if shown not in here]
-    bars = "".join(_bar(session, shown, question.prediction.scores[shown.name]) for shown in here)
+    bars = "".join(_bar(session, shown, query.prediction.scores[shown.name]) for shown in here)
     if absent:
-        scores = ", ".join(f"{html.escape(a.name)} ({question.prediction.scores[a.name]:.0%})" for a in absent)
+        scores = ", ".join(f"{html.escape(a.name)} ({query.prediction.scores[a.name]:.0%})" for a in absent)
         bars += f'<p class="quiet absent">not here: {scores}</p>'
     return bars
 

@@ -1,4 +1,4 @@
-"""The page: one column of five steps. Here are its components and their places; `events` brings them to life."""
+"""The components of the page, one column of five steps. `events` connects them with actions."""
 
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -7,8 +7,8 @@ from typing import Any
 import gradio as gr
 
 from emat.images import MASK_SUFFIXES, PHOTO_SUFFIXES
-from emat.studio.export import FORMATS
-from emat.studio.painting import OPACITY
+from emat.studio.masks import FORMATS
+from emat.studio.photos import OPACITY
 
 STYLE = Path(__file__).with_name("style.css")
 FONTS = ("system-ui", "-apple-system", "Segoe UI", "Roboto", "sans-serif")  # of the machine: none is fetched
@@ -38,7 +38,7 @@ element.addEventListener('input', event => {
 
 @dataclass(frozen=True)
 class Painter:
-    """An editor with a photo in it, and what is done with the paint."""
+    """The components of an editor: the photo, the brushes, and the buttons for what was painted."""
 
     panel: Any
     title: Any
@@ -50,7 +50,7 @@ class Painter:
 
 @dataclass(frozen=True)
 class Page:
-    """Every component that an event reads or writes."""
+    """Holds every component that an event reads or writes."""
 
     blocks: Any
     token: Any  # of the tab's session: kept on the server, so a browser cannot claim another's
@@ -67,7 +67,7 @@ class Page:
     photo_files: Any
     sliders: Any
     progress: Any
-    answers: Any
+    photos: Any
     correction: Painter
     format: Any
     export: Any
@@ -77,14 +77,14 @@ class Page:
     download: Any
 
     def outputs(self) -> list[Any]:
-        """Everything that a handler may change."""
+        """Return every component that a handler may change."""
         own = [getattr(self, field.name) for field in fields(self)]
         flat = [part for item in own for part in (_parts(item) if isinstance(item, Painter) else [item])]
         return [part for part in flat if part is not self.blocks]
 
 
 def theme() -> Any:
-    """Quiet colours and the machine's own fonts."""
+    """Return a theme with quiet colours and the fonts of the machine."""
     return gr.themes.Base(
         primary_hue="blue",
         neutral_hue="slate",
@@ -95,7 +95,7 @@ def theme() -> Any:
 
 
 def build_page() -> Page:
-    """The components, without any event."""
+    """Build the components, without any events."""
     with gr.Blocks(title="emat studio", analytics_enabled=False, delete_cache=(3600, 86400)) as blocks:
         token, kept, sure = gr.State(), gr.Textbox(visible=False), gr.Checkbox(visible=False)
         with gr.Column(elem_id="studio"):
@@ -111,17 +111,17 @@ def build_page() -> Page:
                 )
             name, add_class, chips = _classes_step()
             draft_files, draft, mask_file, examples = _examples_step()
-            photo_files, sliders, progress, answers = _photos_step()
+            photo_files, sliders, progress, photos = _photos_step()
             correction = _correction_step()
             format, export, save, start_over, download = _export_step()
     return Page(
         blocks, token, kept, demo, open_file, name, add_class, chips, draft_files, draft, mask_file, examples,
-        photo_files, sliders, progress, answers, correction, format, export, save, start_over, sure, download,
+        photo_files, sliders, progress, photos, correction, format, export, save, start_over, sure, download,
     )  # fmt: skip
 
 
 def brush(colour: tuple[int, int, int] | None) -> Any:
-    """The editor's brush in one class's colour; classes are chosen above the editor, where they have names."""
+    """Return a brush in the colour of one class; the classes are chosen above the editor, where they have names."""
     paint = ("rgb({}, {}, {})".format(*(colour or (128, 128, 128))), OPACITY)
     return gr.Brush(colors=[paint], default_color=paint, color_mode="fixed", default_size=BRUSH_SIZE)
 
@@ -155,8 +155,8 @@ def _photos_step() -> tuple[Any, Any, Any, Any]:
         files = _drop("photo-files")
         sliders = gr.HTML(js_on_load=SLIDES, elem_id="sliders")
         progress = gr.HTML(elem_id="progress")
-        answers = gr.HTML(js_on_load=CLICKS, elem_id="answers")
-    return files, sliders, progress, answers
+        photos = gr.HTML(js_on_load=CLICKS, elem_id="answers")
+    return files, sliders, progress, photos
 
 
 def _correction_step() -> Painter:

@@ -1,4 +1,4 @@
-"""Serving the page on this machine: 127.0.0.1 alone, nothing fetched from elsewhere, nothing left behind."""
+"""Serves the page on 127.0.0.1 only. It loads nothing from other servers, and uploads are deleted at the end."""
 
 import os
 import tempfile
@@ -22,18 +22,18 @@ POLICY = (
 
 @contextmanager
 def serving(segmenter: Segmenter, port: int | None = None, *, browser: bool = False) -> Iterator[str]:
-    """The page's address while it is served; `segmenter` is what every new tab begins with."""
+    """Serve the page and give its address; every new tab starts with a copy of `segmenter`."""
     with tempfile.TemporaryDirectory(prefix="emat-studio-", ignore_cleanup_errors=True) as folder:
         os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
-        os.environ["GRADIO_TEMP_DIR"] = folder  # uploads go when the studio ends
+        os.environ["GRADIO_TEMP_DIR"] = folder  # uploads are deleted when the studio ends
         _require_gradio()
         from emat.studio.events import Studio
-        from emat.studio.networks import Networks
         from emat.studio.page import STYLE, build_page, theme
+        from emat.studio.session import SharedMethods
 
         page = build_page()
         with page.blocks:
-            Studio(page, Networks(segmenter), Path(folder) / "downloads").connect()
+            Studio(page, SharedMethods(segmenter), Path(folder) / "downloads").connect()
         try:
             _, address, _ = page.blocks.launch(
                 server_name=HOST, server_port=port, inbrowser=browser, prevent_thread_lock=True, quiet=True,
@@ -60,7 +60,7 @@ def _require_gradio() -> None:
 
 
 def _middleware() -> list[Any]:
-    """Only this machine's own name is answered to, and every answer carries the policy."""
+    """Refuse requests to any other host name, and send the policy with every response."""
     from starlette.datastructures import MutableHeaders
     from starlette.middleware import Middleware
     from starlette.middleware.trustedhost import TrustedHostMiddleware

@@ -1,1 +1,1 @@
-"""Few-shot tasks: which support images show which classes, and which query is asked about."""
+"""Few-shot tasks: which support photos show which classes, and which query is asked about."""

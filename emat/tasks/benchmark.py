@@ -1,75 +1,61 @@
-"""A data set cut into folds, ready to draw tasks from: lists from files or from the masks themselves."""
+"""A data set with its classes divided into folds, ready to draw tasks from.
+
+The fold lists are read from files or made from the masks.
+"""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
 
-from emat.datasets.circulated_lists import DATASETS
 from emat.datasets.class_areas import ClassAreas
 from emat.datasets.dataset import Dataset
-from emat.datasets.fold_lists import FoldList
-from emat.datasets.listing import fold_lists_in, lists_from_masks
-from emat.datasets.opening import LAYOUTS, open_dataset
+from emat.datasets.fold_files import fold_lists_in
+from emat.datasets.fold_lists import PUBLISHED_DATASETS, FoldList, lists_from_masks
+from emat.datasets.layouts import LAYOUTS, open_dataset
 from emat.errors import EmatError
-from emat.formats.whole_files import read_names
-from emat.tasks.published import load_split, published_protocol, size_split_tasks
-from emat.tasks.sampling import TaskSampler
-from emat.tasks.settings import THETA
+from emat.files import read_names
+from emat.tasks.augmentation import THETA
+from emat.tasks.sampling import (
+    ORDINARY_SPLITS,
+    TaskRequest,
+    TaskSampler,
+    load_split,
+    published_protocol,
+    size_split_tasks,
+)
 from emat.tasks.sizes import parse_size, quartile_theta, size_split
-from emat.tasks.task import Setting
 
-Watch: TypeAlias = Callable[[Sequence[str]], Iterable[str]]  # may show progress while it gives what it was given
+Watch: TypeAlias = Callable[[Sequence[str]], Iterable[str]]  # passes the items on, and may show progress
 
 
 @dataclass(frozen=True)
 class Benchmark:
-    """The lists of a data set's folds, and the data set with its class areas where its masks are at hand."""
+    """The lists of a data set's folds, and the data set with its class areas if its masks are available."""
 
     fold_lists: tuple[FoldList, ...]
     dataset: Dataset | None = None
     areas: ClassAreas | None = None
 
     def fold_list(self, fold: int) -> FoldList:
-        """The list of one fold."""
+        """Return the list of one fold."""
         for fold_list in self.fold_lists:
             if fold_list.fold == fold:
                 return fold_list
-        raise EmatError(f"there is no fold {fold}; there are {', '.join(str(x.fold) for x in self.fold_lists)}")
+        raise EmatError(f"there is no fold {fold}; the folds are {', '.join(str(x.fold) for x in self.fold_lists)}")
 
-    def sampler(
-        self,
-        fold: int,
-        way: int,
-        shot: int,
-        setting: Setting = Setting.ORIGINAL,
-        *,
-        query_has_class: bool = False,
-        all_classes: bool = False,
-        theta: float | None = None,
-        tasks: int | None = None,
-    ) -> TaskSampler:
-        """The tasks of one fold by the published protocol.
+    def sampler(self, fold: int, request: TaskRequest = TaskRequest()) -> TaskSampler:  # noqa: B008  # frozen
+        """Return the tasks of one fold by the published protocol.
 
-        `theta` is the published one, or for other data sets the lower quartile of the listed objects' sizes,
-        which is how the published ones were chosen.
+        If `request` names no theta, it is the published one. Other data sets get the lower quartile of their objects'
+        sizes, which is how the published values were chosen.
         """
         fold_list = self.fold_list(fold)
-        if fold_list.split not in ("train", "val") and tasks is None:
-            tasks = size_split_tasks(self.fold_lists)
-        if theta is None and self.areas is not None and fold_list.dataset not in THETA:
-            theta = quartile_theta(self.fold_lists, self.areas)
-        protocol = published_protocol(
-            fold_list,
-            way,
-            shot,
-            setting,
-            query_has_class=query_has_class,
-            all_classes=all_classes,
-            theta=theta,
-            tasks=tasks,
-        )
-        return TaskSampler(fold_list, protocol, self.areas)
+        if fold_list.split not in ORDINARY_SPLITS and request.tasks is None:
+            request = replace(request, tasks=size_split_tasks(self.fold_lists))
+        if request.theta is None and self.areas is not None and fold_list.dataset not in THETA:
+            request = replace(request, theta=quartile_theta(self.fold_lists, self.areas))
+        return TaskSampler(fold_list, published_protocol(fold_list, request), self.areas)
 
 
 def open_benchmark(
@@ -77,54 +63,74 @@ def open_benchmark(
     lists: Path | None,
     data: Path | None,
     *,
-    size: str | None = None,
+    masks: Path | None = None,
+    object_size: str | None = None,
     names: Path | None = None,
     folds: str | None = None,
     min_area: float = 0.0,
     only: Sequence[int] | None = None,
     watch: Watch = iter,
 ) -> Benchmark:
-    """The benchmark of `dataset`: a published name, or a kind of layout such as "folder" (None: recognised).
+    """Open the benchmark of a data set, with fold lists from files or made from its masks.
 
-    Lists are read from the folder `lists`, or made from the masks at `data` as `lists_from_masks` does, of the images
-    named in the file `names` (one a line; None: all). `size` asks for the objects in a range of sizes, `only` for
-    some folds, so that the files of others may be absent.
+    Args:
+        dataset: A published name such as "pascal", or a layout such as "folder"; None recognises the layout.
+        lists: The folder of the fold lists; None makes them from the masks at `data` (see `lists_from_masks`).
+        data: The data set, photos and masks; or its photos, if `masks` are given.
+        masks: A folder or zip of the masks, if they are not with the photos. Masks alone are enough to draw tasks.
+        object_size: Keep only objects in this range of sizes, such as "0-5" percent of the photo.
+        names: A file of the photos to use when lists are made, one name per line; None uses all photos.
+        folds: The number of folds to make, or a file with the class names of one fold on each line.
+        min_area: The fraction of a photo that a class must exceed to be put on a list that is made.
+        only: Read only these folds, so that the files of others may be missing.
+        watch: Is given the names of the masks that are read, and may show progress.
+
+    Raises:
+        EmatError: If there is neither a list nor a mask to draw tasks from, or one of them cannot be read.
     """
-    if size is not None:
-        parse_size(size)  # a slip is told before anything is opened
-    opened = None if data is None else open_dataset(data, _kind(dataset, lists))
+    if object_size is not None:
+        parse_size(object_size)  # a mistake in it is reported before anything is opened
+    if data is None:
+        data, masks = masks, None  # masks alone are enough to draw tasks
+    opened = None if data is None else open_dataset(data, _kind(dataset, lists), masks)
     if lists is not None:
         name = dataset or (opened.name if opened else None)
         if name is None:
-            raise EmatError("a folder of lists does not tell its data set; name it, for example --dataset pascal")
+            raise EmatError(
+                "a folder of lists does not say which data set it is for; name it, for example --dataset pascal"
+            )
         # The number of tasks of a size split depends on the lists of all its folds.
-        return Benchmark(_read_lists(lists, name, size or "val", None if size else only), opened, _areas(opened))
+        return Benchmark(
+            _read_lists(lists, name, object_size or "val", None if object_size else only), opened, _areas(opened)
+        )
     if opened is None:
-        raise EmatError("tasks come from fold lists or from masks; give --lists, or --data to make lists from")
+        raise EmatError(
+            "tasks are drawn from fold lists or from masks; give --lists, or --data to make lists from its masks"
+        )
     wanted = opened.names if names is None else _names_of(names, opened)
     made = tuple(lists_from_masks(opened, folds, min_area, lambda _: watch(wanted)))
     areas = _areas(opened)
-    if size is not None and areas is not None:
-        made = tuple(size_split(each, areas, size) for each in made)
+    if object_size is not None and areas is not None:
+        made = tuple(size_split(each, areas, object_size) for each in made)
     return Benchmark(made, opened, areas)
 
 
 def _kind(dataset: str | None, lists: Path | None) -> str | None:
-    """The layout that `dataset` names; beside lists it may be a name of theirs instead."""
+    """Return the layout that `dataset` names; when lists are given it may be the name of their data set instead."""
     return dataset if lists is None or dataset in LAYOUTS else None
 
 
 def _areas(dataset: Dataset | None) -> ClassAreas | None:
-    return None if dataset is None else ClassAreas.of_source(dataset.mask, dataset.root)
+    return None if dataset is None else dataset.class_areas()
 
 
 def _read_lists(folder: Path, dataset: str, split: str, only: Sequence[int] | None) -> tuple[FoldList, ...]:
-    if dataset in DATASETS:
+    if dataset in PUBLISHED_DATASETS:
         return load_split(folder, dataset, split, only)
     found = tuple(each for each in fold_lists_in(folder, dataset) if each.split == split)
     if not found:
         raise EmatError(
-            f"{folder} holds lists of {dataset}, but none of split {split}; write them with emat data lists"
+            f"{folder} has lists of {dataset}, but none for the split {split}; write them with emat data lists"
         )
     return found
 

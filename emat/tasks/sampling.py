@@ -1,62 +1,97 @@
-"""Evaluation tasks by the published protocol, each from its index alone.
+"""Evaluation tasks by the published protocol.
 
-Task 731 is the same in any process and any order, because its random numbers start from 731. They come from
-NumPy's legacy generator, whose stream NumPy promises never to change.
+Every task follows from its index alone: task 731 is the same in any process and any order, because its random numbers
+start from the seed 731. They come from NumPy's legacy generator, whose stream NumPy promises never to change.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from enum import Enum
+from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 
 from emat.datasets.class_areas import ClassAreas
-from emat.datasets.fold_lists import FoldList
+from emat.datasets.fold_files import load_fold_list
+from emat.datasets.fold_lists import FOLDS, FoldList
 from emat.errors import EmatError
-from emat.tasks.settings import augment
-from emat.tasks.task import Setting, Task
+from emat.tasks.augmentation import THETA, augment
+from emat.tasks.task import TASKS_PER_FOLD, Configuration, Protocol, Queries, Setting, Task
 
-TASKS_PER_FOLD = 1000
-LONE_IMAGE = 1  # a size split leaves out a class with no second image: it could never be query and shot
+ORDINARY_SPLITS = ("train", "val")  # any other split of a fold list is a range of object sizes
+ONE_PHOTO = 1  # a size split leaves out classes with a single photo, which cannot be both query and shot
 
 
-class Queries(str, Enum):
-    """A task's query: entry `index` of the list, the same of the list shuffled, or drawn by class."""
+@dataclass(frozen=True, kw_only=True)
+class TaskVariant:
+    """The choices about tasks that an evaluation makes for all its configurations.
 
-    LISTED = "listed"
-    SHUFFLED = "shuffled"
-    DRAWN = "drawn"
+    The help text of each field is shown by the command line.
+    """
+
+    query_has_class: Annotated[bool, "Make every query show the first way."] = False
+    all_classes: Annotated[bool, "Fully augmented setting: any class may become a way, not only the fold's."] = False
+    theta: Annotated[
+        float | None, "Fraction of a photo that an object must exceed to be added. Default: as published."
+    ] = None
 
 
 @dataclass(frozen=True)
-class Protocol:
-    """How tasks are drawn from a fold list.
+class TaskRequest(TaskVariant):
+    """What a user chooses about tasks; the published protocol says everything else."""
 
-    `new_ways` are the classes that the fully augmented setting admits as ways; None admits every class.
+    way: Annotated[int, "Number of classes per task."] = 1
+    shot: Annotated[int, "Number of support photos per class."] = 1
+    setting: Annotated[Setting, "Which annotations of the support photos count."] = Setting.ORIGINAL
+    tasks: Annotated[int | None, f"Number of tasks per fold. Default: as published, {TASKS_PER_FOLD}."] = None
+
+
+def published_protocol(fold_list: FoldList, request: TaskRequest) -> Protocol:
+    """Complete `request` to the protocol that is published for the data set and split of `fold_list`.
+
+    PASCAL takes its queries from the list in order; COCO, and any other data set, draws a class and then a photo. Size
+    splits go through a shuffled list and their queries always have the class. The fully augmented setting adds the
+    fold's test classes as ways, which is the reading behind the published counts, or any class with `all_classes`.
+
+    Raises:
+        EmatError: If an augmented setting needs a theta and none is given or published for the data set.
     """
+    is_size_split = fold_list.split not in ORDINARY_SPLITS
+    queries = Queries.LISTED if fold_list.dataset == "pascal" else Queries.DRAWN
+    return Protocol(
+        way=request.way,
+        shot=request.shot,
+        setting=request.setting,
+        query_has_class=request.query_has_class or is_size_split,
+        queries=Queries.SHUFFLED if is_size_split else queries,
+        tasks=TASKS_PER_FOLD if request.tasks is None else request.tasks,
+        theta=_published_theta(fold_list.dataset, request.setting) if request.theta is None else request.theta,
+        new_ways=None if request.all_classes else fold_list.class_ids,
+    )
 
-    way: int = 1
-    shot: int = 1
-    setting: Setting = Setting.ORIGINAL
-    query_has_class: bool = False
-    queries: Queries = Queries.LISTED
-    tasks: int = TASKS_PER_FOLD
-    theta: float = 0.0
-    new_ways: tuple[int, ...] | None = None
 
-    def __post_init__(self) -> None:
-        for name, value in (("ways", self.way), ("shots", self.shot), ("tasks", self.tasks)):
-            if value < 1:
-                raise EmatError(f"{value} {name} were asked for; there must be at least 1")
-        if not 0 <= self.theta < 1:
-            raise EmatError(f"theta is a fraction of the image, at least 0 and below 1, not {self.theta}")
+def size_split_tasks(fold_lists: Iterable[FoldList]) -> int:
+    """Return the number of tasks per fold of a size split: its longest list, but at most `TASKS_PER_FOLD`."""
+    return min(TASKS_PER_FOLD, max(len(fold_list.entries) for fold_list in fold_lists))
+
+
+def load_split(folder: Path, dataset: str, split: str, folds: Sequence[int] | None = None) -> tuple[FoldList, ...]:
+    """Read the lists of `folds` (None: all) of a published data set's split from `folder`."""
+    return tuple(load_fold_list(folder, dataset, fold, split) for fold in (range(FOLDS) if folds is None else folds))
 
 
 class TaskSampler:
-    """The tasks of one fold: a sequence whose items are drawn when asked for, the same every time.
+    """The tasks of one fold: a sequence whose items are drawn when they are asked for, the same every time.
 
-    Drawing opens no image; the augmented settings alone need `areas`. A fold whose lists are too short for
-    the protocol is refused here, before any task is drawn.
+    Drawing a task opens no photo. Only the augmented settings need `areas`, which are counted in masks.
+
+    Args:
+        fold_list: The photos and their classes to draw from.
+        protocol: How to draw.
+        areas: How much of each photo each class covers.
+
+    Raises:
+        EmatError: If the list has too few photos or classes for the protocol.
 
     >>> fold = FoldList("pets", 0, "val", (("a", 1), ("b", 1), ("c", 2), ("d", 2)), (1, 2))
     >>> task = TaskSampler(fold, Protocol(way=2))[3]
@@ -66,16 +101,16 @@ class TaskSampler:
 
     def __init__(self, fold_list: FoldList, protocol: Protocol, areas: ClassAreas | None = None) -> None:
         if protocol.setting is not Setting.ORIGINAL and areas is None:
-            raise EmatError(f"the {protocol.setting.value} setting looks into masks; give them by --masks")
+            raise EmatError(f"the {protocol.setting.value} setting needs masks; give them with --masks or --data")
         self.fold_list = fold_list
         self.protocol = protocol
         self._areas = areas
         self.class_ids = fold_list.class_ids
         self._listed = fold_list.entries
         if protocol.queries is Queries.SHUFFLED:
-            self.class_ids = tuple(c for c, count in fold_list.counts.items() if count > LONE_IMAGE)
+            self.class_ids = tuple(c for c, count in fold_list.counts.items() if count > ONE_PHOTO)
             self._listed = _shuffled(fold_list, self.class_ids)
-        _check_enough_images(fold_list, protocol, self.class_ids)
+        _check_enough_photos(fold_list, protocol, self.class_ids)
 
     def __len__(self) -> int:
         return self.protocol.tasks
@@ -90,17 +125,24 @@ class TaskSampler:
         task = Task(index, query, query_class, ways, shots)
         if self._areas is None:
             return task
-        settings = self.protocol
-        return augment(task, settings.setting, self._areas, settings.theta, settings.new_ways, random)
+        protocol = self.protocol
+        return augment(task, protocol.setting, self._areas, protocol.theta, protocol.new_ways, random)
 
     def __iter__(self) -> Iterator[Task]:
         return (self[index] for index in range(len(self)))
+
+    def configuration(self) -> Configuration:
+        """Draw all tasks and return them with where they came from."""
+        source = self.fold_list
+        return Configuration(
+            source.dataset, source.fold, source.split, self.class_ids, source.sha256, self.protocol, tuple(self)
+        )
 
     def _draw_query(self, index: int, random: np.random.RandomState) -> tuple[str, int]:
         if self.protocol.queries is not Queries.DRAWN:
             return self._listed[index % len(self._listed)]
         query_class = int(random.choice(self.class_ids, 1, replace=False)[0])
-        return self._draw_image(query_class, random), query_class
+        return self._draw_photo(query_class, random), query_class
 
     def _draw_ways(self, query_class: int, random: np.random.RandomState) -> tuple[int, ...]:
         way = self.protocol.way
@@ -116,36 +158,42 @@ class TaskSampler:
     def _draw_shots(self, way: int, query: str, random: np.random.RandomState) -> tuple[str, ...]:
         shots: list[str] = []
         while len(shots) < self.protocol.shot:
-            name = self._draw_image(way, random)
+            name = self._draw_photo(way, random)
             if name != query and name not in shots:
                 shots.append(name)
         return tuple(shots)
 
-    def _draw_image(self, class_id: int, random: np.random.RandomState) -> str:
-        # What choice(names, 1, replace=False) does, without making an array of thousands of names each time.
-        names = self.fold_list.images_of_class[class_id]
+    def _draw_photo(self, class_id: int, random: np.random.RandomState) -> str:
+        # This is what choice(names, 1, replace=False) does, without making an array of thousands of names each time.
+        names = self.fold_list.photos_of_class[class_id]
         return names[int(random.permutation(len(names))[0])]
+
+
+def _published_theta(dataset: str, setting: Setting) -> float:
+    if dataset not in THETA and setting is not Setting.ORIGINAL:
+        raise EmatError(f"theta is published for {' and '.join(THETA)}, but not for {dataset}; give one with --theta")
+    return THETA.get(dataset, 0.0)
 
 
 def _shuffled(fold_list: FoldList, class_ids: Collection[int]) -> tuple[tuple[str, int], ...]:
     order = dict.fromkeys(class_id for _, class_id in fold_list.entries if class_id in class_ids)  # as first seen
-    entries = [(name, class_id) for class_id in order for name in fold_list.images_of_class[class_id]]
+    entries = [(name, class_id) for class_id in order for name in fold_list.photos_of_class[class_id]]
     np.random.RandomState(0).shuffle(entries)
     return tuple(entries)
 
 
-def _check_enough_images(fold_list: FoldList, protocol: Protocol, class_ids: Collection[int]) -> None:
-    where = f"{fold_list.dataset} fold {fold_list.fold} ({fold_list.split})"
+def _check_enough_photos(fold_list: FoldList, protocol: Protocol, class_ids: Collection[int]) -> None:
+    named = f"{fold_list.dataset} fold {fold_list.fold} ({fold_list.split})"
     if not fold_list.entries:
-        raise EmatError(f"the list of {where} is empty; check the file, or the masks it was made from")
+        raise EmatError(f"the list of {named} is empty; check the file, or the masks it was made from")
     if protocol.way > len(class_ids):
-        raise EmatError(f"{where} has {len(class_ids)} classes, too few for {protocol.way} ways; ask for fewer")
-    need = protocol.shot + 1  # one image is the query
+        raise EmatError(f"{named} has {len(class_ids)} classes, too few for {protocol.way} ways; ask for fewer ways")
+    need = protocol.shot + 1  # one photo is the query
     for class_id in class_ids:
-        have = len(fold_list.images_of_class[class_id])
+        have = len(fold_list.photos_of_class[class_id])
         if have < need:
             raise EmatError(
-                f"class {class_id} of {where} has {have} image{'s' * (have != 1)}, "
-                f"but {protocol.shot}-shot tasks need {need}, the query included; "
-                "ask for fewer shots or add images of this class"
+                f"class {class_id} of {named} has {have} photo{'s' * (have != 1)}, "
+                f"but {protocol.shot}-shot tasks need {need}, including the query; "
+                "ask for fewer shots or add photos of this class"
             )

@@ -1,32 +1,33 @@
-"""Training tasks, 1-way 1-shot, from any number of data sets whose classes are merged by name.
+"""Training tasks, 1-way 1-shot, drawn from any number of data sets whose classes are merged by name.
 
-A task follows from (seed, epoch, index) alone, so any number of processes draws the same ones, in any order.
+Every task follows from (seed, epoch, index) alone, so any number of processes draw the same tasks in any order.
 """
 
 import hashlib
 import re
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 
 import numpy as np
 
 from emat.datasets.dataset import Dataset
 from emat.errors import EmatError
-from emat.tasks.sampling import Queries
+from emat.tasks.task import Queries
 
-SAME_CLASS = {  # VOC's names and COCO's, as `class_key` writes them
+SAME_CLASS = {  # the names of VOC and of COCO for the same class, as `class_key` writes them
     "aeroplane": "airplane",
     "motorbike": "motorcycle",
     "tvmonitor": "tv",
     "sofa": "couch",
 }
-POSITIVE = 0.5  # the published protocol: half of the tasks ask for the query's own class
-LEAST_IMAGES = 2  # query and support
+POSITIVE = 0.5  # published protocol: half of the tasks ask for the class that the query was drawn for
+LEAST_PHOTOS = 2  # one for the query and one for the support
 
 
 def class_key(name: str) -> str:
-    """What names of one class have in common, whichever data set writes them.
+    """Return a key that the names of one class share, whichever data set they are from.
 
     >>> class_key("Dining table") == class_key("diningtable"), class_key("sofa") == class_key("couch")
     (True, True)
@@ -37,15 +38,15 @@ def class_key(name: str) -> str:
 
 @dataclass(frozen=True)
 class TrainingSource:
-    """A data set and its list: photos with the class ids they may stand for."""
+    """A data set and its list: photos, each with the id of a class that it may be drawn for."""
 
     dataset: Dataset
     entries: tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True)
-class Photo:
-    """A photo by its data set's place among the sources, and its name there."""
+class SourcePhoto:
+    """A photo, given by the index of its data set among the sources and by its name in it."""
 
     source: int
     name: str
@@ -53,76 +54,87 @@ class Photo:
 
 @dataclass(frozen=True)
 class TrainingTask:
-    """Is `way` in the query, and where? The support shows it. Classes are places in `TrainingList.classes`."""
+    """A 1-way 1-shot task: is the class `way`, which the support shows, in the query, and where?
 
-    query: Photo
-    query_class: int  # the class it was drawn for, which need not be the way
-    support: Photo
+    Classes are indices into `TrainingList.classes`.
+    """
+
+    query: SourcePhoto
+    query_class: int  # the class that the query was drawn for; it need not be the way
+    support: SourcePhoto
     way: int
-    flip_query: bool = False  # left and right exchanged
+    flip_query: bool = False  # mirror the photo
     flip_support: bool = False
 
 
 class TrainingList:
-    """What can be drawn: the sources' entries, their classes merged by name.
+    """The photos and classes that tasks are drawn from: the entries of all sources, with classes merged by name.
 
-    Classes in `excluded`, by any of their names, are never query or support class; where photos show them, they are
-    background. A class with a single image cannot be query and support: it is left out and named in `lone`.
+    Classes in `excluded`, under any of their names, are never drawn for a query or a support; photos may show them as
+    background. A class with a single photo cannot be both query and support: it is left out and listed in `lone`.
     """
 
     def __init__(self, sources: Sequence[TrainingSource], excluded: Collection[str] = ()) -> None:
         self.sources = tuple(sources)
         unwanted = {class_key(name) for name in excluded}
-        names: dict[str, str] = {}  # key -> the first name met
-        images: dict[str, list[Photo]] = {}
+        names: dict[str, str] = {}  # by key, the first name that was found
+        photos_of: dict[str, list[SourcePhoto]] = {}
         self._mask_values: dict[tuple[int, str], int] = {}
-        for place, source in enumerate(sources):
+        for index, source in enumerate(sources):
             for class_id, name in enumerate(source.dataset.classes, start=1):
                 key = class_key(name)
-                if self._mask_values.setdefault((place, key), class_id) != class_id:
+                if self._mask_values.setdefault((index, key), class_id) != class_id:
                     raise EmatError(f"{source.dataset.root} has two classes called {name!r}; give them different names")
                 names.setdefault(key, name)
             for name, class_id in source.entries:
                 key = class_key(source.dataset.classes[class_id - 1])
                 if key not in unwanted:
-                    images.setdefault(key, []).append(Photo(place, name))
-        self._keys = tuple(key for key in names if len(images.get(key, ())) >= LEAST_IMAGES)
+                    photos_of.setdefault(key, []).append(SourcePhoto(index, name))
+        self._keys = tuple(key for key in names if len(photos_of.get(key, ())) >= LEAST_PHOTOS)
         self.classes = tuple(names[key] for key in self._keys)
-        self.lone = tuple(names[key] for key, photos in images.items() if len(photos) < LEAST_IMAGES)
-        self.images_of_class = tuple(tuple(images[key]) for key in self._keys)
+        self.lone = tuple(names[key] for key, photos in photos_of.items() if len(photos) < LEAST_PHOTOS)
+        self.photos_of_class = tuple(tuple(photos_of[key]) for key in self._keys)
         if not self.classes:
             roots = ", ".join(str(source.dataset.root) for source in sources)
-            raise EmatError(f"there is nothing to train on: no class has two images in {roots or 'no data set'}")
+            raise EmatError(f"there is nothing to train on: no class has two photos in {roots or 'any data set'}")
 
     @cached_property
-    def entries(self) -> tuple[tuple[Photo, int], ...]:
-        """Every photo with every class it may stand for."""
-        return tuple((photo, place) for place, photos in enumerate(self.images_of_class) for photo in photos)
+    def entries(self) -> tuple[tuple[SourcePhoto, int], ...]:
+        """Every photo with every class that it may be drawn for."""
+        return tuple((photo, index) for index, photos in enumerate(self.photos_of_class) for photo in photos)
 
     @property
-    def photos(self) -> tuple[Photo, ...]:
+    def photos(self) -> tuple[SourcePhoto, ...]:
         """The different photos."""
         return tuple(dict.fromkeys(photo for photo, _ in self.entries))
 
     @property
     def mask_values(self) -> Sequence[Mapping[int, int]]:
-        """For every class, its value in the masks of each source that has it."""
+        """For every class, its value in the masks of each source that has the class."""
         sources = range(len(self.sources))
         values = self._mask_values
-        return [{place: values[place, key] for place in sources if (place, key) in values} for key in self._keys]
+        return [{index: values[index, key] for index in sources if (index, key) in values} for key in self._keys]
 
     @cached_property
     def sha256(self) -> str:
-        """Hash of what can be drawn, in its order."""
+        """Hash of everything that can be drawn, in its order."""
         lines = [f"{self.classes[c]}\t{photo.source}\t{photo.name}\n" for photo, c in self.entries]
         return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 class TrainingTasks:
-    """The tasks of a training run, drawn when asked for.
+    """The tasks of a training run, drawn when they are asked for.
 
-    `queries` LISTED walks all entries in an order of each epoch's own; DRAWN draws a class, then one of its images,
-    so that rare classes are asked for as often as frequent ones. With `flip` each photo is mirrored half of the time.
+    Args:
+        drawn_from: The photos and classes to draw from.
+        seed: All tasks follow from it.
+        positive: The share of tasks that ask for the class that the query was drawn for.
+        queries: LISTED goes through all entries, in another order in each epoch. DRAWN draws a class and then one of
+            its photos, so that rare classes are drawn as often as frequent ones.
+        flip: Mirror each photo half of the time.
+
+    Raises:
+        EmatError: If a value is out of range, or if there is one class only and negative tasks are wanted.
     """
 
     def __init__(
@@ -134,47 +146,61 @@ class TrainingTasks:
         flip: bool = False,
     ) -> None:
         if not 0 <= positive <= 1:
-            raise EmatError(f"the share of positive tasks is between 0 and 1, not {positive}")
+            raise EmatError(f"the share of positive tasks is {positive}; it must be between 0 and 1")
         if seed < 0:
-            raise EmatError(f"a seed is 0 or more, not {seed}")
+            raise EmatError(f"the seed is {seed}; it must be 0 or more")
         if len(drawn_from.classes) == 1 and positive < 1:
             raise EmatError(
-                f"{drawn_from.classes[0]} is the only class to train on, so there are no others to ask for in vain; "
-                "add classes or set the share of positive tasks to 1"
+                f"{drawn_from.classes[0]} is the only class to train on, "
+                "so there is no other class for negative tasks; add classes or set the share of positive tasks to 1"
             )
         self.drawn_from, self.seed, self.positive = drawn_from, seed, positive
         self.queries, self.flip = queries, flip
         self._order = lru_cache(maxsize=1)(self._shuffled)
+        self._classes_of_source: defaultdict[int, set[int]] = defaultdict(set)
+        for photo, class_index in drawn_from.entries:
+            self._classes_of_source[photo.source].add(class_index)
+        self._others = cache(self._absent_classes)
 
     def draw(self, epoch: int, index: int) -> TrainingTask:
-        """Task `index` of an epoch; any index from 0 on has one."""
+        """Draw task `index` of an epoch; the index may be any number from 0 on."""
         random = _random(self.seed, epoch, index)
         query, query_class = self._draw_query(epoch, index, random)
         way = query_class
         if random.random_sample() >= self.positive:
-            others = len(self.drawn_from.classes) - 1
-            way = (query_class + 1 + random.randint(others)) % (others + 1)
-        images = self.drawn_from.images_of_class[way]
+            others = self._others(query.source, query_class)
+            way = others[random.randint(len(others))]
+        photos = self.drawn_from.photos_of_class[way]
         support = query
         while support == query:
-            support = images[random.randint(len(images))]
+            support = photos[random.randint(len(photos))]
         flips = random.randint(2, size=2) if self.flip else (0, 0)
         return TrainingTask(query, query_class, support, way, bool(flips[0]), bool(flips[1]))
 
-    def _draw_query(self, epoch: int, index: int, random: np.random.RandomState) -> tuple[Photo, int]:
+    def _absent_classes(self, source: int, query_class: int) -> list[int]:
+        """The classes that may be asked for in vain: those that the query's own data set has photos of, if any.
+
+        A class of another data set would be told apart by the kind of photo alone, and nothing would be learnt from
+        its absence.
+        """
+        count = len(self.drawn_from.classes)
+        others = [(query_class + offset) % count for offset in range(1, count)]
+        return [other for other in others if other in self._classes_of_source[source]] or others
+
+    def _draw_query(self, epoch: int, index: int, random: np.random.RandomState) -> tuple[SourcePhoto, int]:
         if self.queries is Queries.DRAWN:
             query_class = random.randint(len(self.drawn_from.classes))
-            images = self.drawn_from.images_of_class[query_class]
-            return images[random.randint(len(images))], query_class
+            photos = self.drawn_from.photos_of_class[query_class]
+            return photos[random.randint(len(photos))], query_class
         entries = self.drawn_from.entries
-        walk, place = divmod(index, len(entries))
-        return entries[self._order(epoch, walk)[place]]
+        walk, position = divmod(index, len(entries))
+        return entries[self._order(epoch, walk)[position]]
 
     def _shuffled(self, epoch: int, walk: int) -> Sequence[int]:
-        # A fourth number, other than 0, keeps these from being any task's random numbers.
+        # The fourth number keeps these random numbers apart from those of every task.
         return _random(self.seed, epoch, walk, 1).permutation(len(self.drawn_from.entries)).tolist()
 
 
 def _random(*numbers: int) -> np.random.RandomState:
-    """NumPy's legacy generator, whose stream is promised never to change, started from all the numbers."""
+    """Return NumPy's legacy generator, whose stream is promised never to change, seeded with all the numbers."""
     return np.random.RandomState(np.random.MT19937(np.random.SeedSequence(numbers)))

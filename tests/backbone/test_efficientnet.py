@@ -44,7 +44,6 @@ def test_any_size_gives_a_token_per_16_pixels(height: int, width: int) -> None:
     assert UNTRAINED(torch.zeros(1, 3, height, width)).shape == (1, 42, 1 + rows * columns, 60)
 
 
-@settings(deadline=None)
 @given(size=st.integers(1, 20), kernel=st.sampled_from([3, 5]), stride=st.sampled_from([1, 2]))
 def test_padding_is_tensorflows_with_the_odd_pixel_at_the_end(size: int, kernel: int, stride: int) -> None:
     convolution = SameConv2d(1, 1, kernel, stride)

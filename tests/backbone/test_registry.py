@@ -1,8 +1,20 @@
+from pathlib import Path
+
 import pytest
 import torch
 
-from emat.backbone.registry import BACKBONES, DEFAULT_BACKBONE, BackboneSpec, find_backbone
+from emat.backbone.registry import (
+    BACKBONES,
+    DEFAULT_BACKBONE,
+    BackboneSpec,
+    backbone_names,
+    find_backbone,
+    recognise,
+)
+from emat.backbone.weights import expected_shapes
 from emat.errors import EmatError
+from emat.tensor_files import write_tensors
+from tests.plugin_package import install_package
 
 
 @pytest.mark.parametrize("spec", BACKBONES.values(), ids=BACKBONES)
@@ -12,12 +24,21 @@ def test_an_entry_says_of_its_network_what_is_true(spec: BackboneSpec) -> None:
     assert (network.channels, network.width) == (spec.channels, spec.width)
     assert network.grid(spec.image_size, spec.image_size) == spec.grid
     assert network.spec is spec
-    assert spec.sources
+    assert spec.sources or spec.name == "resnet50-v1"  # whose weights are converted and imported
     assert spec.licence
 
 
 def test_the_names_are_those_promised() -> None:
-    names = {"dinov2-s", "dinov2-b", "dinov2-l", "dino-s8", "efficientnet-lite2", "resnet50", "resnet101"}
+    names = {
+        "dinov2-s",
+        "dinov2-b",
+        "dinov2-l",
+        "dino-s8",
+        "efficientnet-lite2",
+        "resnet50",
+        "resnet101",
+        "resnet50-v1",
+    }
     assert set(BACKBONES) == names | {f"dinov2-{size}-reg" for size in "sbl"}
     assert find_backbone("dinov2-l").channels == 384
     assert BACKBONES[DEFAULT_BACKBONE].package is not None
@@ -35,3 +56,38 @@ def test_an_unknown_name_is_answered_with_those_that_exist() -> None:
 def test_a_stack_names_each_backbone_once() -> None:
     with pytest.raises(EmatError, match="twice"):
         find_backbone("dinov2-s+dinov2-s")
+
+
+PLUGIN = """
+from dataclasses import replace
+from emat.backbone.registry import find_backbone
+
+mine = replace(find_backbone("dino-s8"), name="mine", urls=())
+misnamed = mine
+nonsense = "text"
+"""
+
+
+def test_a_package_adds_a_backbone_by_an_entry_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    points = {"mine": "mine", "other": "misnamed", "odd": "nonsense", "gone": "nothing"}
+    install_package(tmp_path, monkeypatch, "emat-mine", "emat_mine_backbones", PLUGIN, {"emat.backbones": points})
+    assert backbone_names()[-4:] == ["gone", "mine", "odd", "other"]
+    assert find_backbone("mine+efficientnet-lite2").channels == 72 + 42
+    with pytest.raises(EmatError, match=r"emat-mine adds 'odd' to emat.backbones, but .* is a str, not an emat.backb"):
+        find_backbone("odd")
+    with pytest.raises(EmatError, match=r"emat-mine adds 'gone' .* cannot be imported \(AttributeError"):
+        find_backbone("gone")
+    with pytest.raises(EmatError, match="adds the backbone 'other' calls it 'mine'"):
+        find_backbone("other")
+
+
+def test_weights_that_fit_two_backbones_are_told_apart_by_the_file_or_the_user(tmp_path: Path) -> None:
+    tensors = {name: torch.zeros(shape) for name, shape in expected_shapes(find_backbone("resnet50")).items()}
+    path = tmp_path / "weights.safetensors"
+    write_tensors(path, tensors, {})
+    assert recognise(tensors, path).name == "resnet50"
+    assert recognise(tensors, path, "resnet50-v1").name == "resnet50-v1"
+    write_tensors(path, tensors, {"backbone": "resnet50-v1"})
+    assert recognise(tensors, path).name == "resnet50-v1"
+    with pytest.raises(EmatError, match="has the weights of resnet50-v1, not of resnet50"):
+        recognise(tensors, path, "resnet50")

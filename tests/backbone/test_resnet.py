@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F
 
 from emat.backbone.download import download
-from emat.backbone.registry import find_backbone
+from emat.backbone.registry import find_backbone, recognise
 from emat.backbone.resnet import BLOCKS_50, BLOCKS_101, Bottleneck, ResNet, run_layer
-from emat.backbone.weights import load_weights, recognise
+from emat.backbone.weights import load_weights
 from emat.errors import EmatError
 
 TINY = (1, 1, 1, 1)
@@ -32,6 +32,18 @@ def test_names_and_shapes_are_torchvisions() -> None:
 def test_the_stride_is_on_the_3_by_3() -> None:
     block = Bottleneck(8, 4, stride=2)
     assert (block.conv1.stride, block.conv2.stride, block.conv3.stride) == ((1, 1), (2, 2), (1, 1))
+
+
+def test_the_original_form_has_the_stride_on_the_first_1_by_1() -> None:
+    block = Bottleneck(8, 4, stride=2, stride_on_first=True)
+    assert (block.conv1.stride, block.conv2.stride, block.conv3.stride) == ((2, 2), (1, 1), (1, 1))
+    network, usual = ResNet(TINY, stride_on_first=True), ResNet(TINY)
+    usual.load_state_dict(network.state_dict())
+    x = torch.randn(1, 3, 64, 64)
+    for layer, other in zip(network.bottlenecks(x), usual.bottlenecks(x), strict=True):
+        assert layer[-1].shape == other[-1].shape
+    assert not torch.allclose(layer[-1], other[-1])
+    assert run_layer(network.layer2, torch.randn(1, 256, 9, 7), dilation=2).shape == (1, 512, 9, 7)
 
 
 def test_a_bottleneck_gives_the_sum_before_its_relu() -> None:

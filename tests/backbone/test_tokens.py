@@ -1,11 +1,10 @@
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from emat.backbone.tokens import stack_tokens, tokens_from_blocks, tokens_from_maps
 
 
-@settings(deadline=None)
 @given(heads=st.integers(1, 6), depth=st.integers(1, 5), count=st.integers(1, 7), width=st.integers(1, 5))
 def test_a_vit_channel_is_head_times_depth_plus_block(heads: int, depth: int, count: int, width: int) -> None:
     outputs = torch.randn(2, depth, count, heads * width)

@@ -1,3 +1,6 @@
+"""The weights of backbones: where they are found, how they are verified, and what their tensors are called."""
+
+import re
 import select
 import subprocess
 import sys
@@ -11,18 +14,17 @@ from safetensors.torch import save, save_file
 from torch import Tensor
 
 from emat.backbone import build_backbone
-from emat.backbone.home import backbone_file
-from emat.backbone.registry import BackboneSpec, find_backbone
+from emat.backbone.registry import BackboneSpec, find_backbone, recognise
 from emat.backbone.weights import (
+    backbone_file,
     fetch_weights,
     find_weights,
     load_weights,
     read_backbone,
-    recognise,
     store_weights,
+    to_public,
 )
 from emat.errors import EmatError
-from emat.home import emat_home
 from emat.tensor_files import digest, read_metadata
 
 TWO_AT_ONCE = """
@@ -103,7 +105,7 @@ def test_a_public_file_is_recognised_by_its_tensors() -> None:
         with torch.device("meta"):
             tensors = dict(find_backbone(name).make().state_dict())
         assert recognise(tensors, Path("x.pth")).name == name
-    with pytest.raises(EmatError, match="is none of the backbones"):
+    with pytest.raises(EmatError, match="does not fit any of the backbones"):
         recognise({"conv1.weight": torch.zeros(1)}, Path("resnet.pth"))
 
 
@@ -170,12 +172,75 @@ def test_one_file_cannot_fill_a_stack(tmp_path: Path) -> None:
         build_backbone("efficientnet-lite2+dinov2-s", weights=tmp_path / "x.pth")
 
 
-def test_the_home_is_emat_home_or_the_platforms_cache_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_are_kept_in_the_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EMAT_HOME", "~/weights")
     assert backbone_file("x") == Path.home() / "weights" / "backbones" / "x.safetensors"
-    monkeypatch.delenv("EMAT_HOME")
-    monkeypatch.setattr(sys, "platform", "linux")
-    monkeypatch.setenv("XDG_CACHE_HOME", "/cache")
-    assert emat_home() == Path("/cache/emat")
-    monkeypatch.setattr(sys, "platform", "darwin")
-    assert emat_home() == Path.home() / "Library" / "Caches" / "emat"
+
+
+def as_hugging_face(
+    tensors: dict[str, Tensor], renames: dict[str, str], qkv: tuple[str, str, str]
+) -> dict[str, Tensor]:
+    """The same weights as a file of the hub names them."""
+    renamed: dict[str, Tensor] = {}
+    for name, value in tensors.items():
+        if ".attn.qkv." in name:
+            for part, target in zip(value.chunk(3), qkv, strict=True):
+                renamed[re.sub(r"blocks\.(\d+)\.attn\.qkv", rf"encoder.layer.\1.{target}", name)] = part
+            continue
+        for pattern, replacement in renames.items():
+            name = re.sub(pattern, replacement, name)
+        renamed[name] = value
+    return renamed
+
+
+SHARED_NAMES = {
+    r"^(cls_token|mask_token|register_tokens)$": r"embeddings.\1",
+    r"^pos_embed$": "embeddings.position_embeddings",
+    r"^patch_embed\.proj": "embeddings.patch_embeddings.projection",
+    r"^norm\.": "layernorm.",
+    r"\.ls([12])\.gamma": r".layer_scale\1.lambda1",
+    r"^blocks\.": "encoder.layer.",
+}
+OLD = SHARED_NAMES | {r"\.attn\.proj": ".attention.output.dense"}
+OLD_QKV = ("attention.attention.query", "attention.attention.key", "attention.attention.value")
+NEW = SHARED_NAMES | {r"\.attn\.proj": ".attention.o_proj"}
+NEW_QKV = ("attention.q_proj", "attention.k_proj", "attention.v_proj")
+
+
+def test_hugging_faces_old_and_new_names_become_metas(tiny_tensors: dict[str, Tensor]) -> None:
+    for renames, qkv in ((OLD, OLD_QKV), (NEW, NEW_QKV)):
+        theirs = as_hugging_face(tiny_tensors, renames, qkv)
+        assert not set(theirs) & set(tiny_tensors)
+        assert digest(to_public(theirs)) == digest(tiny_tensors)
+
+
+def test_dino_v1_as_hugging_faces_vit_names_it() -> None:
+    names = [
+        "vit.embeddings.cls_token",
+        "encoder.layer.0.layernorm_before.weight",
+        "layers.11.layernorm_after.bias",
+        "encoder.layer.0.attention.output.dense.weight",
+        "encoder.layer.0.intermediate.dense.weight",
+        "encoder.layer.0.output.dense.weight",
+        "layers.11.mlp.fc2.weight",
+    ]
+    assert list(to_public({name: torch.zeros(1) for name in names})) == [
+        "cls_token",
+        "blocks.0.norm1.weight",
+        "blocks.11.norm2.bias",
+        "blocks.0.attn.proj.weight",
+        "blocks.0.mlp.fc1.weight",
+        "blocks.0.mlp.fc2.weight",
+        "blocks.11.mlp.fc2.weight",
+    ]
+
+
+def test_of_a_checkpoint_with_heads_only_the_backbone_is_taken(tiny_tensors: dict[str, Tensor]) -> None:
+    for prefix in ("backbone.", "module.backbone."):
+        wrapped = {prefix + name: value for name, value in tiny_tensors.items()}
+        wrapped |= {"head.mlp.0.weight": torch.zeros(2), "learner.x": torch.zeros(1)}
+        assert digest(to_public(wrapped)) == digest(tiny_tensors)
+
+
+def test_names_of_other_networks_stay_as_they_are() -> None:
+    assert list(to_public({"_blocks.0._bn1.weight": torch.zeros(1)})) == ["_blocks.0._bn1.weight"]

@@ -1,4 +1,4 @@
-"""`emat convert` as its users meet it."""
+"""`emat convert` as a user runs it."""
 
 import json
 import zipfile
@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from emat.cli import main
-from emat.datasets.opening import open_dataset
+from emat.datasets.layouts import open_dataset
 from emat.formats.labelme import read_labelme
 from emat.images import VOID, write_indexed_png
 
@@ -21,15 +21,15 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Two photos of one name in different folders, with a hole and void."""
     monkeypatch.setenv("EMAT_HOME", str(tmp_path / "home"))
     root = tmp_path / "pets"
-    for place, index in (("x/a", 1), ("y/a", 2)):
-        photo = root / "images" / f"{place}.png"
+    for name, index in (("x/a", 1), ("y/a", 2)):
+        photo = root / "images" / f"{name}.png"
         photo.parent.mkdir(parents=True)
         Image.new("RGB", (12, 9), (index, 2, 3)).save(photo)
         label_map = np.zeros((9, 12), np.uint8)
         label_map[1:8, 1:8] = index
         label_map[3:5, 3:5] = 0
         label_map[:, 11] = VOID
-        write_indexed_png(root / "masks" / f"{place}.png", label_map)
+        write_indexed_png(root / "masks" / f"{name}.png", label_map)
     (root / "classes.txt").write_text("cat\ndog\n")
     return root
 
@@ -127,9 +127,9 @@ def test_photos_in_a_zip_are_copied_byte_by_byte(folder: Path) -> None:
 
 def test_a_mask_of_the_photos_own_name_is_never_taken_for_the_photo(folder: Path) -> None:
     voc = folder.parent / "voc"
-    for kind, place in (("images", "JPEGImages"), ("masks", "SegmentationClass")):
-        (voc / place).mkdir(parents=True)
-        (voc / place / "a.png").write_bytes((folder / kind / "x" / "a.png").read_bytes())
+    for kind, folder_name in (("images", "JPEGImages"), ("masks", "SegmentationClass")):
+        (voc / folder_name).mkdir(parents=True)
+        (voc / folder_name / "a.png").write_bytes((folder / kind / "x" / "a.png").read_bytes())
     out = folder.parent / "out"
     assert run("convert", voc, "-o", out, "--to", "coco", "--copy-photos") == 0
     assert (out / "images" / "a.png").read_bytes() == (folder / "images" / "x" / "a.png").read_bytes()
@@ -140,7 +140,7 @@ def test_a_mask_of_the_photos_own_name_is_never_taken_for_the_photo(folder: Path
     [
         (["--to", "cooc"], "no format 'cooc'"),
         (["--to", "coco", "--from", "cooc"], "no kind of data set 'cooc'"),
-        (["--to", "yolo", "--shapes", "masks"], "polygons alone"),
+        (["--to", "yolo", "--shapes", "masks"], "can only have polygons"),
         (["--to", "coco", "--tolerance", "-1"], "tolerance"),
     ],
 )

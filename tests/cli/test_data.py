@@ -1,4 +1,4 @@
-"""`emat data` as its users meet it."""
+"""`emat data` as a user runs it."""
 
 import json
 from pathlib import Path
@@ -58,7 +58,7 @@ def test_a_program_reads_the_same_as_json(folder: Path, capsys: pytest.CaptureFi
 
 def test_lists_are_made_written_and_shown_again(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = folder.parent / "lists"
-    assert run("data", "lists", "--from-masks", folder, "--folds", 2, "--write", out) == 0
+    assert run("data", "lists", "--data", folder, "--folds", 2, "-o", out) == 0
     assert "2 lists written" in capsys.readouterr().out
     assert run("data", "lists", "--lists", out, "--json") == 0
     first, second = json.loads(capsys.readouterr().out)
@@ -72,7 +72,7 @@ def test_lists_are_made_written_and_shown_again(folder: Path, capsys: pytest.Cap
     ("arguments", "complaint"),
     [
         (["lists"], "give either --lists DIR"),
-        (["lists", "--lists", "/nowhere"], "/nowhere is no folder"),
+        (["lists", "--lists", "/nowhere"], "/nowhere is not a folder"),
         (["check", "/nowhere"], "/nowhere does not exist"),
         (["check", ".", "--dataset", "imagenet"], "the kinds are"),
     ],

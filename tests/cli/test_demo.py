@@ -1,4 +1,4 @@
-"""`emat demo` as its users meet it."""
+"""`emat demo` as a user runs it."""
 
 import importlib.util
 import json
@@ -10,8 +10,8 @@ import pytest
 from PIL import Image
 
 from emat.cli import main
-from emat.demo import photos
 from emat.images import photo_size
+from emat.pictures import demo as photos
 
 needs_photos = pytest.mark.skipif(importlib.util.find_spec("gradio") is None, reason="the photos come with gradio")
 
@@ -57,7 +57,7 @@ def test_each_mask_fits_its_photo() -> None:
 
 def test_masks_come_with_the_package() -> None:
     for name in photos.EXAMPLES:
-        mask = np.asarray(Image.open(str(resources.files("emat") / "demo" / f"{name}.png")))
+        mask = np.asarray(Image.open(str(resources.files("emat") / "pictures" / f"{name}.png")))
         assert mask.dtype == bool
 
 
@@ -67,5 +67,5 @@ def test_without_the_photos_the_demo_says_what_to_install(
     monkeypatch.setattr(photos, "SOURCE", "a_package_that_nobody_has")
     assert run("demo", "--out", tmp_path) == 2
     assert capsys.readouterr().err == (
-        'emat: the demonstration uses photos that come with the studio: pip install "emat[studio]"\n'
+        'emat: the demonstration uses photos that come with the studio; run: pip install "emat[studio]"\n'
     )

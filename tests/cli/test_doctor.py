@@ -1,3 +1,5 @@
+"""`emat doctor` as a user runs it."""
+
 import json
 from pathlib import Path
 
@@ -60,5 +62,5 @@ def test_damaged_weights_are_shown_as_such(home: Path, capsys: pytest.CaptureFix
 
 def test_extras_are_those_the_package_declares() -> None:
     names = {extra.name for extra in examine().extras}
-    assert {"train", "data", "studio", "export", "dev"} <= names
+    assert {"train", "data", "studio", "dev"} <= names
     assert "all" not in names

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from emat.cli import main
 from emat.images import write_indexed_png
-from emat.tasks.frozen import read_frozen_tasks
+from emat.tasks.task import read_task_file
 from emat.tensor_files import read_metadata, write_tensors
 from tests.evaluation.conftest import make_photos
 
@@ -50,7 +50,7 @@ def test_all_settings_ways_and_folds_are_in_one_table(photos: Path, capsys: pyte
     assert content["options"]["setting"] == "all"
 
 
-def test_json_and_a_second_time_costs_nothing(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_finished_evaluation_is_not_repeated(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ("--folds", 2, "--fold", 0, "--tasks", 4, "--json")
     assert evaluate(photos, *words) == 0
     first = json.loads(capsys.readouterr().out)
@@ -79,14 +79,14 @@ def test_corrected_masks_are_evaluated_anew(photos: Path, capsys: pytest.Capture
     assert "another run" in capsys.readouterr().err
 
 
-def test_a_file_of_tasks_is_evaluated(photos: Path) -> None:
+def test_a_task_file_is_evaluated(photos: Path) -> None:
     words = ("--data", photos, "--folds", 2, "--fold", 1, "--way", 2, "--tasks", 5)
     assert run("tasks", "freeze", *words, "-o", "tasks.jsonl") == 0
     assert evaluate(photos, "--tasks", "tasks.jsonl", "-o", "frozen.json") == 0
     assert evaluate(photos, *words[2:], "-o", "sampled.json") == 0
-    frozen, sampled = (json.loads(Path(f"{name}.json").read_text()) for name in ("frozen", "sampled"))
-    assert frozen["outcomes"] == sampled["outcomes"]
-    assert frozen["cells"][0]["digest"] == read_frozen_tasks(Path("tasks.jsonl")).digest
+    from_file, sampled = (json.loads(Path(f"{name}.json").read_text()) for name in ("frozen", "sampled"))
+    assert from_file["outcomes"] == sampled["outcomes"]
+    assert from_file["cells"][0]["digest"] == read_task_file(Path("tasks.jsonl")).digest
 
 
 def test_a_head_is_evaluated_with_its_own_size(photos: Path, tiny_head: Path) -> None:
@@ -102,19 +102,20 @@ def test_a_head_is_evaluated_with_its_own_thresholds(
     photos: Path, tiny_head: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ("--model", tiny_head, "--data", photos, "--folds", 2, "--fold", 0, "--tasks", 2, "--device", "cpu")
-    for name, threshold in (("own", "own"), ("apart", "0.4,0.3"), ("paper", "0.5")):
-        assert run("eval", *words, "--threshold", threshold, "-o", f"{name}.json") == 0
-    assert capsys.readouterr().out.count("presence from 0.4, masks from 0.3") == 2
-    own, apart, paper = (json.loads(Path(f"{name}.json").read_text()) for name in ("own", "apart", "paper"))
-    assert own["methods"]["0"]["thresholds"] == apart["thresholds"] == {"presence": 0.4, "mask": 0.3}
-    assert own["outcomes"] == apart["outcomes"]
-    assert own["fingerprint"] == apart["fingerprint"] != paper["fingerprint"]
+    apart = ("--threshold-presence", 0.4, "--threshold-mask", 0.3)
+    for name, thresholds in (("own", ("--own-thresholds",)), ("apart", apart), ("paper", ())):
+        assert run("eval", *words, *thresholds, "-o", f"{name}.json") == 0
+    assert capsys.readouterr().out.count("presence threshold 0.4, mask threshold 0.3") == 2
+    own, both, paper = (json.loads(Path(f"{name}.json").read_text()) for name in ("own", "apart", "paper"))
+    assert own["methods"]["0"]["thresholds"] == both["thresholds"] == {"presence": 0.4, "mask": 0.3}
+    assert own["outcomes"] == both["outcomes"]
+    assert own["fingerprint"] == both["fingerprint"] != paper["fingerprint"]
     assert run("report", "own.json", "apart.json", "paper.json") == 0
     printed = capsys.readouterr().out
     assert all(words in printed for words in ("px, own thresholds)", "thresholds 0.4 and 0.3)", "threshold 0.5)"))
 
 
-def test_classes_that_the_head_has_seen_are_named(
+def test_a_warning_names_the_classes_that_the_head_saw_in_training(
     photos: Path, tiny_head: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     told = {"settings": json.dumps({"fold": 0}), "classes": json.dumps(["bar", "slab"])}
@@ -137,9 +138,9 @@ def test_a_training_free_method_may_be_given_as_model(photos: Path) -> None:
 
 
 def test_size_splits_are_reported(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ("--folds", 2, "--size-split", "0-15,0-30", "--tasks", 3, "-o", "sizes.json")
+    words = ("--folds", 2, "--object-size", "0-15,0-30", "--tasks", 3, "-o", "sizes.json")
     assert evaluate(photos, *words) == 0
-    assert "objects of 0-30 % of the image" in capsys.readouterr().out
+    assert "objects of 0-30 % of the photo" in capsys.readouterr().out
     assert run("report", "sizes.json", "-o", "tables.tex", "--figures", "figures") == 0
     assert r"\toprule" in Path("tables.tex").read_text()
     assert {path.suffix for path in Path("figures").iterdir()} == {".svg", ".png"}
@@ -155,23 +156,24 @@ def test_size_splits_are_reported(photos: Path, capsys: pytest.CaptureFixture[st
         (("--fold", "7"), "there is no fold 7"),
         (("--setting", "half"), "no setting 'half'"),
         (("--way", "3", "--folds", "2"), "too few for 3 ways"),
-        (("--tasks", "absent.jsonl"), "give a number of tasks, or a file of emat tasks freeze"),
-        (("--tasks", "taken", "--way", "1"), "are drawn already: --way cannot change them"),
-        (("--tasks", "taken", "--theta", "0"), "are drawn already: --theta cannot change them"),
-        (("--tasks", "taken", "--query-has-class"), "already: --query-has-class cannot change them"),
-        (("--tasks", "taken", "--shot", "5"), "are drawn already: --shot cannot change them"),
-        (("--tasks", "taken", "--size-split", "0-5"), "already: --size-split cannot change them"),
-        (("--size-split", "small"), "no size range"),
+        (("--tasks", "absent.jsonl"), "give a number of tasks, or a task file of emat tasks freeze"),
+        (("--tasks", "taken", "--way", "1"), "are already drawn, so --way cannot change them"),
+        (("--tasks", "taken", "--theta", "0"), "are already drawn, so --theta cannot change them"),
+        (("--tasks", "taken", "--query-has-class"), "already drawn, so --query-has-class cannot change them"),
+        (("--tasks", "taken", "--shot", "5"), "are already drawn, so --shot cannot change them"),
+        (("--tasks", "taken", "--object-size", "0-5"), "already drawn, so --object-size cannot change them"),
+        (("--object-size", "small"), "not a range of object sizes"),
         (("--device", "abacus"), "no device 'abacus'"),
         (("--model", "absent"), "neither a file nor a head"),
         (("--cache-memory", "inf"), "--cache-memory is inf; give a number of gigabytes"),
         (("--folds", "2", "--tasks", "2", "-o", "taken/run.json"), "taken/run.json cannot be written"),
         (("--threshold", "high"), "--threshold is 'high'"),
         (("--threshold", "0.1,0.2,0.3"), "--threshold is '0.1,0.2,0.3'"),
-        (("--threshold", "0.5,30"), "mask threshold is a probability between 0 and 1, not 30"),
+        (("--threshold-presence", "0.5", "--own-thresholds"), "thresholds are given twice"),
+        (("--threshold-mask", "30"), "mask threshold is a probability between 0 and 1, not 30"),
     ],
 )
-def test_what_cannot_be_done_is_said(
+def test_wrong_options_are_one_sentence_and_code_2(
     photos: Path, words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("taken").write_text("a file where a folder should be")
@@ -183,7 +185,7 @@ def test_results_of_another_run_are_not_overwritten(photos: Path, capsys: pytest
     words = ("--folds", 2, "--fold", 0, "--tasks", 2, "-o", "run.json")
     assert evaluate(photos, *words) == 0
     before = Path("run.json").read_bytes()
-    assert evaluate(photos, *words, "--threshold", 0.6) == 2
+    assert evaluate(photos, *words, "--threshold-mask", 0.6) == 2
     assert "another run" in capsys.readouterr().err
     assert Path("run.json").read_bytes() == before
 
@@ -191,7 +193,7 @@ def test_results_of_another_run_are_not_overwritten(photos: Path, capsys: pytest
 def test_report_refuses_other_files_and_formats(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("other.json").write_text("{}")
     assert run("report", "other.json") == 2
-    assert "no file of results" in capsys.readouterr().err
+    assert "not a results file" in capsys.readouterr().err
     assert run("report", "other.json", "-o", "tables.docx") == 2
     assert ".md, .tex, .csv" in capsys.readouterr().err
 
@@ -201,37 +203,37 @@ def test_data_is_needed(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--data" in capsys.readouterr().err
 
 
-def test_what_is_asked_twice_counts_once(photos: Path) -> None:
+def test_a_setting_given_twice_is_evaluated_once(photos: Path) -> None:
     words = ("--folds", 2, "--fold", 0, "--tasks", 4, "--setting", "original,original", "-o", "run.json")
     assert evaluate(photos, *words) == 0
     assert len(json.loads(Path("run.json").read_text())["cells"]) == 1
 
 
-def test_an_evaluation_that_cannot_begin_leaves_nothing(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_evaluation_that_cannot_start_writes_nothing(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("file").touch()
     words = ("--folds", 2, "--fold", 0, "-o", "results/run.json")
     for more, told in (
-        (("--tasks", "abc"), "give a number of tasks, or a file of emat tasks freeze"),
+        (("--tasks", "abc"), "give a number of tasks, or a task file of emat tasks freeze"),
         (("--tasks", 4, "--dataset", "pascl"), "there is no kind of data set 'pascl'"),
-        (("--tasks", 4, "--cache", "file"), "it is no folder"),
+        (("--tasks", 4, "--cache", "file"), "it is not a folder"),
     ):
         assert evaluate(photos, *words, *more) == 2
         assert told in capsys.readouterr().err
         assert not list(Path().glob("results/*"))
 
 
-def test_a_frozen_file_says_which_photos(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_task_file_says_which_photos(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("tasks", "freeze", "--data", photos, "--folds", 2, "--fold", 0, "--tasks", 3, "-o", "tasks.jsonl") == 0
     for option in ("--folds", "--names", "--min-area"):
         assert evaluate(photos, "--tasks", "tasks.jsonl", option, "0.5") == 2
         assert f"{option} cannot change them" in capsys.readouterr().err
 
 
-def test_a_report_looks_at_its_places_first(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_report_checks_its_paths_first(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert evaluate(photos, "--folds", 2, "--fold", 0, "--tasks", 3, "-o", "run.json") == 0
     Path("file").touch()
     assert run("report", "run.json", "-o", "tables.md", "--figures", "file") == 2
-    assert "file is no folder" in capsys.readouterr().err
+    assert "file is not a folder" in capsys.readouterr().err
     assert not Path("tables.md").exists()
     assert run("report", "EMAT=") == 2
-    assert "'EMAT=' names no file of results" in capsys.readouterr().err
+    assert "'EMAT=' has a label but no file" in capsys.readouterr().err

@@ -1,7 +1,8 @@
-"""`emat fit` as its users meet it."""
+"""`emat fit` as a user runs it."""
 
 import json
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from emat import Segmenter
 from emat.cli import main
 from emat.formats.writing import open_writer
 from emat.images import write_indexed_png
+from emat.inference.forecast import Forecast
 
 
 def run(*arguments: object) -> int:
@@ -30,8 +32,8 @@ def pets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name, values in (("a", (1,)), ("b", (2,)), ("c", (1, 2))):
         Image.fromarray(random.integers(0, 255, (30, 40, 3), np.uint8)).save(root / "images" / f"{name}.jpg")
         mask = np.zeros((30, 40), np.uint8)
-        for place, value in enumerate(values):
-            mask[5:25, 15 * place : 15 * place + 12] = value
+        for index, value in enumerate(values):
+            mask[5:25, 15 * index : 15 * index + 12] = value
         write_indexed_png(root / "masks" / f"{name}.png", mask)
     (root / "classes.txt").write_text("cat\ndog\n")
     return root
@@ -51,7 +53,12 @@ def test_a_folder_becomes_one_file(pets: Path, tiny_head: Path, capsys: pytest.C
 def test_classes_and_shots_limit_what_is_shown(pets: Path, tiny_head: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = pets.parent / "dogs.emat"
     assert run("fit", pets, "-o", out, "--model", tiny_head, "--classes", "dog", "--shots", "1", "--json") == 0
-    assert json.loads(capsys.readouterr().out) == {"file": str(out), "examples": 1, "classes": {"dog": 1}}
+    assert json.loads(capsys.readouterr().out) == {
+        "file": str(out),
+        "examples": 1,
+        "classes": {"dog": 1},
+        "forecast": {"dog": asdict(Forecast(examples=1, iou=None, presence=None))},
+    }
 
 
 @pytest.mark.parametrize("format", ["coco", "labelme", "yolo"])
@@ -59,16 +66,16 @@ def test_other_formats_show_the_same(
     pets: Path, tiny_head: Path, format: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Written as another format with its photos beside it, the examples are the same."""
-    from emat.datasets.opening import open_dataset
+    from emat.datasets.layouts import open_dataset
 
     source, copy = open_dataset(pets), pets.parent / format
     with open_writer(format, copy, source.classes) as writer:
         for name in source.names:
             photo = pets / "images" / f"{name}.jpg"
-            place = copy / writer.photo_place(f"{name}.jpg")
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_bytes(photo.read_bytes())
-            writer.write(f"{name}.jpg", source.mask(name), source.image(name), place)
+            target = copy / writer.photo_path(f"{name}.jpg")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(photo.read_bytes())
+            writer.write(f"{name}.jpg", source.mask(name), source.image(name), target)
     out = pets.parent / f"{format}.emat"
     where = next(copy.rglob("*.json")) if format == "coco" else copy
     assert run("fit", where, "-o", out, "--model", tiny_head, "--json") == 0
@@ -134,7 +141,7 @@ def test_an_unwritable_output_is_refused_before_the_work(
 
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
-    [((), "say what it shows: --mask cat=cat_mask.png"), (("--mask", "cat"), "write CLASS=MASK")],
+    [((), "say what it shows, as in --mask cat=cat_mask.png"), (("--mask", "cat"), "write CLASS=MASK")],
 )
 def test_a_photo_without_a_readable_mask_is_refused(
     pets: Path, tiny_head: Path, arguments: tuple[str, ...], sentence: str, capsys: pytest.CaptureFixture[str]

@@ -1,4 +1,4 @@
-"""`emat predict` as its users meet it."""
+"""`emat predict` as a user runs it."""
 
 import csv
 import json
@@ -70,7 +70,7 @@ def test_regions_are_written_as_masks_or_as_polygons_of_a_given_tolerance(
 ) -> None:
     def predicted(*options: object) -> list[Any]:
         out = tmp_path / "-".join(map(str, options))
-        everywhere = ("--presence", 0, "--threshold", 0)
+        everywhere = ("--threshold-presence", 0, "--threshold-mask", 0)
         assert run("predict", fitted, album / "b.png", "-o", out, "--format", "labelme", *everywhere, *options) == 0
         return json.loads((out / "b.json").read_text())["shapes"]
 
@@ -113,8 +113,8 @@ def test_an_interrupted_run_continues_where_it_stopped(
         Image.fromarray(random.integers(0, 255, (40, 40, 3), np.uint8)).save(album / name)
 
     def interrupted(items: Iterable[Any], total: int, what: str) -> Iterator[Any]:
-        for place, item in enumerate(items):
-            if place == 3:
+        for index, item in enumerate(items):
+            if index == 3:
                 signal.raise_signal(signal.SIGINT)  # what Ctrl-C does
             yield item
 
@@ -133,9 +133,9 @@ def test_an_interrupted_run_continues_where_it_stopped(
 
 def test_thresholds_can_be_given(fitted: Path, album: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    assert run("predict", fitted, album, "-o", out, "--presence", "0", "--threshold", "0") == 0
+    assert run("predict", fitted, album, "-o", out, "--threshold-presence", "0", "--threshold-mask", "0") == 0
     assert all(0 not in mask for mask in _masks(out).values())
-    assert run("predict", fitted, album, "-o", out, "--presence", "1") == 0
+    assert run("predict", fitted, album, "-o", out, "--threshold-presence", "1") == 0
     assert all(not any(mask) for mask in _masks(out).values())
 
 
@@ -149,7 +149,7 @@ def test_what_another_segmenter_left_unfinished_is_not_continued(fitted: Path, a
 
     with pytest.raises(KeyboardInterrupt):
         interrupted()
-    assert run("predict", fitted, album, "-o", out, "--presence", "1") == 0
+    assert run("predict", fitted, album, "-o", out, "--threshold-presence", "1") == 0
     assert not any(_masks(out)["masks/a.png"])
 
 
@@ -157,10 +157,10 @@ def test_what_another_segmenter_left_unfinished_is_not_continued(fitted: Path, a
     ("arguments", "sentence"),
     [
         (("--format", "gif"), "there is no format 'gif'"),
-        (("--tiles", "few"), "--tiles is auto or a number"),
-        (("--presence", "7"), "presence threshold is a probability between 0 and 1, not 7"),
-        (("--shapes", "boxes"), "shapes are masks or polygons, not 'boxes'"),
-        (("--tolerance", "-1"), "the tolerance is a number of pixels from 0, not -1"),
+        (("--tiles", "few"), "it must be auto or a number of tiles"),
+        (("--threshold-presence", "7"), "presence threshold is a probability between 0 and 1, not 7"),
+        (("--shapes", "boxes"), "shapes must be masks or polygons, not 'boxes'"),
+        (("--tolerance", "-1"), "the tolerance must be a number of pixels of at least 0, not -1"),
         (("--device", "abacus"), "there is no device 'abacus'"),
     ],
 )
@@ -182,7 +182,7 @@ def test_a_head_a_missing_file_and_an_unwritable_folder_are_refused(
     fitted: Path, tiny_head: Path, album: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run("predict", tiny_head, album, "-o", tmp_path / "out") == 2
-    assert "is a head that knows no class yet" in capsys.readouterr().err
+    assert "is a head that has not learned any class yet" in capsys.readouterr().err
     assert run("predict", tmp_path / "no.emat", album, "-o", tmp_path / "out") == 2
     assert "does not exist; make it with `emat fit" in capsys.readouterr().err
     (tmp_path / "file").touch()
@@ -193,8 +193,62 @@ def test_a_head_a_missing_file_and_an_unwritable_folder_are_refused(
 def test_the_progress_of_a_long_run_says_how_long_it_will_take(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from emat.cli import progress
+    from emat import progress
 
     monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0.0)
     assert list(progress.follow(range(3), 3, "photos predicted")) == [0, 1, 2]
     assert "photos predicted: 2 of 3, about 0 s left" in capsys.readouterr().err
+
+
+EVERYWHERE = ("--threshold-presence", 0, "--threshold-mask", 0)
+
+
+def test_a_table_has_a_row_for_each_object_with_areas_in_real_units(fitted: Path, album: Path, tmp_path: Path) -> None:
+    table = tmp_path / "objects.csv"
+    options = ("--table", table, "--pixel-size", "0.5um", *EVERYWHERE)
+    assert run("predict", fitted, album / "b.png", "-o", tmp_path / "out", *options) == 0
+    with table.open() as file:
+        rows = list(csv.DictReader(file))
+    mask = np.asarray(Image.open(tmp_path / "out" / "masks" / "b.png"))
+    assert sum(int(row["area_px"]) for row in rows) == (mask > 0).sum()
+    assert {row["class"] for row in rows} <= {"cat", "dog"}
+    assert all(float(row["area_um2"]) == pytest.approx(int(row["area_px"]) * 0.25) for row in rows)
+    assert [int(row["id"]) for row in rows if row["class"] == rows[0]["class"]] == list(
+        range(1, 1 + sum(row["class"] == rows[0]["class"] for row in rows))
+    )
+
+
+def test_instances_are_written_one_by_one(fitted: Path, album: Path, tmp_path: Path) -> None:
+    table = tmp_path / "objects.csv"
+    options = ("--format", "coco", "--instances", "--table", table, *EVERYWHERE)
+    assert run("predict", fitted, album / "b.png", "-o", tmp_path / "out", *options) == 0
+    annotations = json.loads((tmp_path / "out" / "annotations.json").read_text())["annotations"]
+    with table.open() as file:
+        areas = sorted(int(row["area_px"]) for row in csv.DictReader(file))
+    assert sum(one["area"] for one in annotations) == sum(areas)
+    assert len(annotations) >= len(areas)
+
+
+def test_refining_along_edges_needs_no_weights(fitted: Path, album: Path, tmp_path: Path) -> None:
+    assert run("predict", fitted, album / "b.png", "-o", tmp_path / "out", "--refine", "guided", *EVERYWHERE) == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--refine", "sharp"), "--refine is 'sharp'"),
+        (("--pixel-size", "0.32um"), "give --table objects.csv too"),
+        (("--table", "t.csv", "--pixel-size", "3 parsec"), "give a number and a unit"),
+        (("--instances",), "--instances is for the formats coco, labelme, yolo"),
+    ],
+)
+def test_options_of_refinement_and_tables_are_checked(
+    fitted: Path,
+    album: Path,
+    tmp_path: Path,
+    options: tuple[str, ...],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run("predict", fitted, album, "-o", tmp_path / "out", *options) == 2
+    assert message in capsys.readouterr().err.replace("\n", " ")

@@ -1,4 +1,4 @@
-"""`emat studio` as its users meet it."""
+"""`emat studio` as a user runs it."""
 
 import importlib.util
 import os

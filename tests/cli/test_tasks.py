@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from emat.cli import main
-from emat.tasks.frozen import read_frozen_tasks
+from emat.tasks.task import read_task_file
 
 DIGESTS = json.loads((Path(__file__).parents[1] / "parity" / "task_digests.json").read_text())
 
@@ -46,14 +46,13 @@ def test_digest_prints_the_hash_and_nothing_else(lists: Path, capsys: pytest.Cap
     [
         ("pascal/fold3/5way-5shot", ["--way", "5", "--shot", "5"]),
         ("pascal/fold3/1way-1shot/query-has-class", ["--query-has-class"]),
-        ("pascal/fold3/1way-1shot/size0-5", ["--size", "0-5"]),
+        ("pascal/fold3/1way-1shot/size0-5", ["--object-size", "0-5"]),
     ],
 )
 def test_digest_agrees_with_the_published_one(
-    shared: Path, configuration: str, words: list[str], capsys: pytest.CaptureFixture[str]
+    fold_lists: Path, configuration: str, words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    splits = shared / "data" / "splits"
-    assert run("digest", "--dataset", "pascal", "--lists", splits, "--fold", 3, *words) == 0
+    assert run("digest", "--dataset", "pascal", "--lists", fold_lists, "--fold", 3, *words) == 0
     assert capsys.readouterr().out == DIGESTS[configuration] + "\n"
 
 
@@ -78,9 +77,9 @@ def test_count_gives_the_published_numbers(shared: Path, capsys: pytest.CaptureF
 def test_freeze_writes_tasks_that_can_be_read(lists: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output = tmp_path / "tasks.jsonl"
     assert run("freeze", "--dataset", "pascal", "--lists", lists, "--fold", 2, "--tasks", 7, "-o", output) == 0
-    frozen = read_frozen_tasks(output)
-    assert (len(frozen.tasks), frozen.fold) == (7, 2)
-    assert frozen.digest in capsys.readouterr().out
+    written = read_task_file(output)
+    assert (len(written.tasks), written.fold) == (7, 2)
+    assert written.digest in capsys.readouterr().out
 
 
 def test_show_draws_a_task(shared: Path, tmp_path: Path) -> None:
@@ -97,8 +96,8 @@ def test_sizes_equal_the_published_splits(shared: Path, tmp_path: Path, capsys: 
     words = ["--dataset", "pascal", "--lists", data / "splits", "--masks", data / "voc2012-masks.zip"]
     assert run("sizes", *words, "-o", tmp_path / "made") == 0
     printed = capsys.readouterr().out
-    assert printed.count("against the published lists: equal") == 4
-    words = ["--dataset", "pascal", "--lists", tmp_path / "made", "--size", "5-10"]
+    assert printed.count("compared with the published lists: equal") == 4
+    words = ["--dataset", "pascal", "--lists", tmp_path / "made", "--object-size", "5-10"]
     assert run("digest", *words) == 0
     assert capsys.readouterr().out == DIGESTS["pascal/fold0/1way-1shot/size5-10"] + "\n"
 
@@ -106,11 +105,11 @@ def test_sizes_equal_the_published_splits(shared: Path, tmp_path: Path, capsys: 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--shot", "9"], "class 1 of pascal fold 0 (val) has 6 images, but 9-shot tasks need 10"),
+        (["--shot", "9"], "class 1 of pascal fold 0 (val) has 6 photos, but 9-shot tasks need 10"),
         (["--way", "6"], "too few for 6 ways"),
         (["--fold", "4"], "no list of pascal fold 4"),
-        (["--size", "big"], "'big' is no size range"),
-        (["--setting", "fully-augmented"], "give them by --masks"),
+        (["--object-size", "big"], "'big' is not a range of object sizes"),
+        (["--setting", "fully-augmented"], "give them with --masks"),
     ],
 )
 def test_what_the_user_can_fix_is_one_line_and_exit_code_2(

@@ -1,3 +1,5 @@
+"""`emat train` as a user runs it."""
+
 import sys
 from pathlib import Path
 
@@ -6,9 +8,8 @@ import yaml  # type: ignore[import-untyped]
 from typer.testing import CliRunner
 
 from emat.cli import build_app, main
-from emat.model.checkpoint import load_head
-from emat.training.config import from_plain, write_config
-from emat.training.settings import Settings
+from emat.methods.trained_head import load_head
+from emat.training.options import TrainingOptions, from_plain, write_config
 from tests.training.tiny import tiny_dataset
 
 pytest.importorskip("lightning")
@@ -37,42 +38,44 @@ def test_help_shows_an_example_and_the_papers_values() -> None:
     assert "80" in text
 
 
-def test_the_printed_configuration_is_the_settings(tmp_path: Path) -> None:
+def test_the_printed_yaml_has_the_options_given(tmp_path: Path) -> None:
     code, text = run("--data", "a", "--data", "b", "--fold", "1", "--lr", "0.003", "--print-config")
     assert code == 0
-    assert from_plain(yaml.safe_load(text)) == Settings(data=(Path("a"), Path("b")), fold=1, lr=0.003)
+    assert from_plain(yaml.safe_load(text)) == TrainingOptions(data=(Path("a"), Path("b")), fold=1, lr=0.003)
 
 
-def test_options_go_before_the_file(tmp_path: Path) -> None:
+def test_options_override_the_file(tmp_path: Path) -> None:
     file = tmp_path / "run.yaml"
     file.write_text("epochs: 7\nbatch: 5\nflip: true\n")
     _, text = run("--config", str(file), "--batch", "3", "--no-flip", "--print-config")
-    settings = from_plain(yaml.safe_load(text))
-    assert (settings.epochs, settings.batch, settings.flip) == (7, 3, False)
+    options = from_plain(yaml.safe_load(text))
+    assert (options.epochs, options.batch, options.flip) == (7, 3, False)
 
 
-def test_a_run_leaves_a_head_and_goes_on_from_its_folder_alone(tiny: Path, tmp_path: Path) -> None:
+def test_a_run_writes_a_head_and_is_resumed_from_its_folder(tiny: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    code, text = run("--root", str(tiny), "--fold", "0", "--out", str(out), *SMALL)
+    code, text = run("--data", str(tiny), "--fold", "0", "--out", str(out), *SMALL)
     assert code == 0, text
     assert f"trained: {out / 'best.safetensors'}" in text
     assert load_head(out / "best.safetensors").method == "emat"
     code, text = run("--out", str(out), "--resume", "--max-tasks", "6")
     assert code == 0, text
-    assert "goes on after 4 tasks" in text
+    assert "continues after 4 tasks" in text
 
 
-@pytest.mark.parametrize("place", ["default", "config", "option"])
-def test_a_run_goes_on_with_its_own_settings_wherever_its_folder_was_named(
-    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("named_by", ["default", "config", "option"])
+def test_a_run_is_resumed_with_its_own_options_however_its_folder_is_named(
+    named_by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "given.yaml").write_text("out: mine\nbatch: 4\n" if place == "config" else "batch: 4\n")
-    named = ["--data", "photos", "--config", "given.yaml", *(["--out", "mine"] if place == "option" else [])]
-    folder = Path("runs/emat-efficientnet-lite2-photos-all" if place == "default" else "mine")
-    write_config(tmp_path / folder / "run.yaml", Settings(data=(Path("photos"),), epochs=5, batch=3, lr=0.1))
+    (tmp_path / "given.yaml").write_text("out: mine\nbatch: 4\n" if named_by == "config" else "batch: 4\n")
+    named = ["--data", "photos", "--config", "given.yaml", *(["--out", "mine"] if named_by == "option" else [])]
+    folder = Path("runs/emat-efficientnet-lite2-photos-all" if named_by == "default" else "mine")
+    write_config(tmp_path / folder / "run.yaml", TrainingOptions(data=(Path("photos"),), epochs=5, batch=3, lr=0.1))
     _, text = run(*named, "--resume", "--lr", "0.2", "--print-config")
-    assert from_plain(yaml.safe_load(text)) == Settings(data=(Path("photos"),), epochs=5, batch=4, lr=0.2, out=folder)
+    assert from_plain(yaml.safe_load(text)) == TrainingOptions(
+        data=(Path("photos"),), epochs=5, batch=4, lr=0.2, out=folder
+    )
     _, text = run(*named, "--print-config")
     assert from_plain(yaml.safe_load(text)).epochs == 80
 
@@ -85,10 +88,10 @@ def test_a_run_goes_on_with_its_own_settings_wherever_its_folder_was_named(
         (("--data", ".", "--method", "magic"), "there is no method 'magic'"),
         (("--data", ".", "--epochs", "0"), "epochs is 0"),
         (("--data", ".", "--config", "none.yaml"), "none.yaml cannot be read"),
-        (("--data", ".", "--device", "warp"), "this machine cannot train so"),
-        (("--data", ".", "--device", "cuda", "--devices", "99"), "this machine cannot train so"),
+        (("--data", ".", "--device", "warp"), "this machine cannot do that"),
+        (("--data", ".", "--device", "cuda", "--devices", "99"), "this machine cannot do that"),
         (("--data", ".", "--cache-memory", "inf"), "cache memory is inf"),
-        (("--data", ".", "--out", __file__), "test_train.py is no folder"),
+        (("--data", ".", "--out", __file__), "test_train.py is not a folder"),
     ],
 )
 def test_what_the_user_can_fix_is_one_sentence_and_exit_code_2(
@@ -108,4 +111,5 @@ def test_without_lightning_the_extra_is_named(
     with pytest.raises(SystemExit) as stopped:
         main(["train", "--data", str(tiny), "--out", str(tmp_path / "run")])
     assert stopped.value.code == 2
-    assert capsys.readouterr().err == 'emat: training needs Lightning; install it with: pip install "emat[train]"\n'
+    expected = 'training and several devices need Lightning; install it with: pip install "emat[train]"'
+    assert capsys.readouterr().err == f"emat: {expected}\n"

@@ -1,4 +1,4 @@
-"""`emat tune` as its users meet it."""
+"""`emat tune` as a user runs it."""
 
 import json
 from pathlib import Path
@@ -8,9 +8,8 @@ import torch
 from safetensors.torch import load_file
 
 from emat.cli import main
-from emat.inference.heads import load_head
+from emat.methods.trained_head import load_head, save_head
 from emat.model import build
-from emat.model.checkpoint import save_head
 from emat.tensor_files import read_metadata, write_tensors
 from tests.evaluation.conftest import make_photos
 
@@ -36,7 +35,7 @@ def tune(*words: object) -> int:
     return left.value.code
 
 
-def test_the_table_and_a_head_that_uses_what_is_best(
+def test_the_best_thresholds_are_shown_and_written_to_the_head(
     head: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tuned = tmp_path / "tuned.safetensors"
@@ -51,7 +50,7 @@ def test_the_table_and_a_head_that_uses_what_is_best(
     assert read_metadata(tuned)["settings"] == read_metadata(head)["settings"]
 
 
-def test_the_head_may_be_silent_about_its_backbone(
+def test_a_head_without_a_backbone_in_its_file_needs_the_option(
     head: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     silent, tuned = tmp_path / "silent.safetensors", tmp_path / "tuned.safetensors"
@@ -60,31 +59,31 @@ def test_the_head_may_be_silent_about_its_backbone(
     assert tune(*words) == 2
     assert "name it by --backbone" in capsys.readouterr().err
     assert tune(*words, "--backbone", "efficientnet-lite2") == 0
-    assert "where classes that are not present have no mask" in capsys.readouterr().out
+    assert "if classes that are not present have no mask" in capsys.readouterr().out
     assert load_head(tuned).backbone == "efficientnet-lite2"
 
 
-@pytest.mark.parametrize(("place", "said"), [("taken/x.safetensors", "taken"), ("folder", "it is a folder")])
-def test_a_place_that_cannot_be_written_is_told_before_the_work(
-    place: str, said: str, head: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("path", "said"), [("taken/x.safetensors", "taken"), ("folder", "it is a folder")])
+def test_a_path_that_cannot_be_written_is_reported_before_the_work(
+    path: str, said: str, head: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "taken").write_text("a file where the folder should be")
     (tmp_path / "folder").mkdir()
-    assert tune(head, "--data", photos, "--folds", 2, "-o", tmp_path / place) == 2
+    assert tune(head, "--data", photos, "--folds", 2, "-o", tmp_path / path) == 2
     printed = capsys.readouterr()
-    assert f"{tmp_path / place} cannot be written: " in printed.err
+    assert f"{tmp_path / path} cannot be written: " in printed.err
     assert said in printed.err
     assert "queries" not in printed.err + printed.out
 
 
-def test_a_training_free_method_is_swept_but_has_no_head_to_write(
+def test_a_training_free_method_can_be_tuned_but_not_written(
     photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ("prototype", "--data", photos, "--folds", 2, "--tasks", 2, "--size", 64)
     assert tune(*words) == 0
     assert "prototype on efficientnet-lite2 at 64 px; 1-way 1-shot; percent" in capsys.readouterr().out
     assert tune(*words, "-o", tmp_path / "tuned.safetensors") == 2
-    assert "no head to write thresholds into" in capsys.readouterr().err
+    assert "no head to write thresholds to" in capsys.readouterr().err
 
 
 def test_classes_that_the_head_has_not_seen_are_left_out_by_name(
@@ -98,4 +97,4 @@ def test_classes_that_the_head_has_not_seen_are_left_out_by_name(
 
 def test_leaving_the_only_fold_out_is_refused(head: Path, photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert tune(head, "--data", photos, "--folds", 1, "--fold", 0) == 2
-    assert "cut the classes into more by --folds" in capsys.readouterr().err
+    assert "make more folds with --folds" in capsys.readouterr().err

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from emat.datasets.checking import Report, inspect_all, report
-from emat.datasets.opening import open_dataset
+from emat.datasets.layouts import open_dataset
 from emat.images import write_indexed_png
 
 from .conftest import BUILDERS, half_mask, save_photo

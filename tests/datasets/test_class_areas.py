@@ -1,6 +1,5 @@
 """Class areas are counted once, kept while the masks are unchanged, and counted again when they change."""
 
-import os
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 from numpy.typing import NDArray
 
-from emat.datasets.class_areas import ClassAreas, class_fractions, source_key
-from emat.home import emat_home
+from emat.datasets.class_areas import ClassAreas, class_fractions
+from emat.files import emat_home
 
 MASK = np.array([[0, 2, 2, 255], [0, 1, 2, 255]], dtype=np.uint8)
 
@@ -67,13 +66,3 @@ def test_a_damaged_file_of_areas_costs_a_second_count_only(tmp_path: Path) -> No
         reader = Reader()
         assert ClassAreas(reader, kept)["a"] == {1: 1 / 8, 2: 3 / 8}
         assert reader.read == ["a"]
-
-
-def test_the_key_of_a_folder_changes_with_its_files(tmp_path: Path) -> None:
-    (tmp_path / "a.png").write_bytes(b"1")
-    before = source_key(tmp_path)
-    assert source_key(tmp_path) == before
-    os.utime(tmp_path / "a.png", ns=(1, 1))
-    touched = source_key(tmp_path)
-    (tmp_path / "b.png").write_bytes(b"2")
-    assert len({before, touched, source_key(tmp_path)}) == 3

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from emat.datasets.circulated_lists import load_fold_list
-from emat.datasets.coco import CocoDataset
-from emat.datasets.coco_png import CocoPngDataset
-from emat.datasets.opening import open_dataset
+from emat.datasets.coco import CocoDataset, CocoPngDataset
+from emat.datasets.fold_files import load_fold_list
+from emat.datasets.layouts import open_dataset
 from emat.errors import EmatError
 from emat.images import VOID
 
@@ -97,7 +96,7 @@ def test_an_export_with_photos_beside_its_json_opens(build: Build, tmp_path: Pat
     assert dataset.image("train/01.jpg").shape == (6, 8, 3)
 
 
-def test_circulated_masks_are_preferred_where_both_are_there(build: Build) -> None:
+def test_published_png_masks_are_preferred_where_both_are_there(build: Build) -> None:
     root = build("coco png")
     (root / "annotations" / "instances_val2014.json").write_text("{}")
     dataset = open_dataset(root)
@@ -114,7 +113,7 @@ def test_a_class_that_others_cover_entirely_is_not_in_the_entry(build: Build) ->
     assert CocoDataset(root).entries[0].classes == (2,)
 
 
-def test_masks_fit_the_size_splits_that_circulate(shared: Path, tmp_path: Path) -> None:
+def test_masks_fit_the_published_size_splits(shared: Path, tmp_path: Path) -> None:
     dataset = CocoDataset(shared / "data" / "coco2017-mini", tmp_path)
     number = {name: int(Path(name).stem) for name in dataset.names}
     published: dict[tuple[int, int], str] = {}
@@ -131,4 +130,4 @@ def test_masks_fit_the_size_splits_that_circulate(shared: Path, tmp_path: Path) 
             checked += 1
             agreed += bool(low <= np.mean(mask == class_id) < high)
     assert checked > 150
-    assert agreed >= checked - 3  # the circulated masks are a trace larger, so a few cross a border
+    assert agreed >= checked - 3  # the published masks are a trace larger, so a few cross a border

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from emat.datasets import open_dataset
 from emat.datasets.file_tree import FileTree
 from emat.errors import EmatError
 
@@ -62,3 +63,19 @@ def test_a_path_that_is_no_tree_is_refused(tmp_path: Path) -> None:
         FileTree(tmp_path / "cut.zip")
     with pytest.raises(EmatError, match="does not exist"):
         FileTree(tmp_path / "nothing")
+
+
+@pytest.mark.parametrize("layout", ["voc tree", "coco mini", "folder", "class folders", "labelme", "yolo"])
+def test_folders_may_be_links(build: Build, tmp_path: Path, layout: str) -> None:
+    root = build(layout)
+    expected = open_dataset(root).names
+    moved = tmp_path / "moved"
+    moved.mkdir()
+    for path in [each for each in root.iterdir() if each.is_dir()]:
+        path.rename(moved / path.name)
+        (root / path.name).symlink_to(moved / path.name)
+        (moved / path.name / "loop").symlink_to(root)
+    dataset = open_dataset(root)
+    assert dataset.names == expected
+    assert dataset.has_photos
+    assert dataset.image(expected[0]).shape == (6, 8, 3)

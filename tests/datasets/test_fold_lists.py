@@ -1,28 +1,34 @@
-"""Fold lists keep order, count, hash, and refuse what cannot be right."""
+"""Fold lists keep their order, count, hash and refuse wrong entries; folds come from names, files or an even cut."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emat.datasets.circulated_lists import read_fold_list
+from emat.datasets.fold_files import read_fold_list, write_fold_list
 from emat.datasets.fold_lists import (
     FoldList,
     even_folds,
     fold_classes,
     fold_list_from_areas,
-    write_fold_list,
+    folds_by_name,
+    lists_from_masks,
+    read_folds,
+    split_evenly,
 )
+from emat.datasets.layouts import open_dataset
 from emat.errors import EmatError
+from emat.formats.class_names import VOID_NAME, number_classes
 
 PETS = FoldList("pets", 1, "val", (("b", 3), ("a", 4), ("c", 3), ("a", 3)), (3, 4, 5))
 
 
 def test_images_of_a_class_keep_the_order_of_the_file() -> None:
-    assert PETS.images_of_class == {3: ("b", "c", "a"), 4: ("a",), 5: ()}
+    assert PETS.photos_of_class == {3: ("b", "c", "a"), 4: ("a",), 5: ()}
     assert PETS.counts == {3: 3, 4: 1, 5: 0}
-    assert PETS.images == 3
+    assert PETS.photos == 3
 
 
 def test_the_hash_depends_on_names_classes_and_order_and_on_nothing_else() -> None:
@@ -38,12 +44,12 @@ def test_names_that_leave_the_data_set_are_refused(name: str) -> None:
 
 
 def test_a_class_of_another_fold_is_refused() -> None:
-    with pytest.raises(EmatError, match="holds class 9, none of its classes 1 2"):
+    with pytest.raises(EmatError, match="has class 9, which is not one of its classes 1 2"):
         FoldList("pets", 0, "val", (("a", 9),), (1, 2))
 
 
 def test_an_entry_listed_twice_is_refused() -> None:
-    with pytest.raises(EmatError, match="holds a with class 1 2 times"):
+    with pytest.raises(EmatError, match="has a with class 1 2 times"):
         FoldList("pets", 0, "val", (("a", 1), ("b", 1), ("a", 1)), (1,))
 
 
@@ -78,7 +84,7 @@ def test_a_list_without_its_header_lines_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "fold1.list"
     write_fold_list(PETS, path)
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:3]))
-    with pytest.raises(EmatError, match="no complete fold list"):
+    with pytest.raises(EmatError, match="not a complete fold list"):
         read_fold_list(path)
 
 
@@ -96,7 +102,7 @@ def test_published_folds_part_the_classes() -> None:
 @given(st.integers(1, 90), st.integers(1, 90))
 def test_even_folds_part_any_number_of_classes(classes: int, folds: int) -> None:
     if folds > classes:
-        with pytest.raises(EmatError, match="cannot be cut"):
+        with pytest.raises(EmatError, match="cannot be divided"):
             even_folds(classes, folds)
         return
     parts = even_folds(classes, folds)
@@ -111,3 +117,61 @@ def test_a_list_from_masks_takes_classes_above_the_minimum_area() -> None:
     assert made.class_ids == (1, 2)
     everything = fold_list_from_areas("pets", 0, "val", [1, 2], areas)
     assert everything.entries == (("a", 1), ("a", 2), ("b", 2))
+
+
+CLASSES = ("ant", "bee", "traffic light")
+
+
+def test_a_file_names_one_fold_a_line(tmp_path: Path) -> None:
+    path = tmp_path / "folds.txt"
+    path.write_text("# insects\nant, bee\n\ntraffic light # no insect\n")
+    assert read_folds(path, CLASSES) == ((1, 2), (3,))
+
+
+@pytest.mark.parametrize(
+    ("names", "complaint"),
+    [
+        ([["wasp"]], "'wasp', which is not in the data set"),
+        ([["ant"], ["ant"]], "folds 0 and 1"),
+        ([[]], "no class"),
+    ],
+)
+def test_folds_that_cannot_be_are_refused(names: list[list[str]], complaint: str) -> None:
+    with pytest.raises(EmatError, match=complaint):
+        folds_by_name(CLASSES, names)
+
+
+@given(st.integers(1, 400), st.integers(1, 9))
+def test_an_even_cut_has_every_class_once_and_never_void(count: int, folds: int) -> None:
+    classes = number_classes([str(number) for number in range(count)])
+    if folds > count:
+        with pytest.raises(EmatError, match="cannot be divided"):
+            split_evenly(classes, folds)
+        return
+    cut = split_evenly(classes, folds)
+    assert sorted(number for fold in cut for number in fold) == [
+        number for number, name in enumerate(classes, start=1) if name != VOID_NAME
+    ]
+    assert max(map(len, cut)) - min(map(len, cut)) <= 1
+    assert 255 not in {number for fold in cut for number in fold}
+
+
+Build = Callable[[str], Path]
+
+
+def test_lists_from_masks_hold_what_the_masks_show(build: Build, tmp_path: Path) -> None:
+    dataset = open_dataset(build("folder"))
+    made = lists_from_masks(dataset, "2")
+    assert [(m.fold, m.class_ids, m.entries) for m in made] == [
+        (0, (1,), (("a", 1),)),
+        (1, (2,), (("b", 2),)),
+    ]
+    assert lists_from_masks(dataset, "2", min_area=0.5)[0].entries == ()  # half a photo is not more than half
+    (tmp_path / "folds.txt").write_text("dog, cat\n")
+    assert lists_from_masks(dataset, str(tmp_path / "folds.txt"))[0].entries == (("a", 1), ("b", 2))
+
+
+def test_pascal_has_its_published_folds(build: Build) -> None:
+    made = lists_from_masks(open_dataset(build("voc tree")))
+    assert [m.class_ids[0] for m in made] == [1, 6, 11, 16]
+    assert [m.entries for m in made] == [(("2007_000002", 3),), (), (("2007_000001", 15),), ()]

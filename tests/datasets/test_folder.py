@@ -27,7 +27,7 @@ def test_files_without_partner_are_missing(build: Build) -> None:
 def test_a_folder_needs_its_class_names(build: Build) -> None:
     root = build("folder")
     (root / "classes.txt").unlink()
-    with pytest.raises(EmatError, match=r"no classes\.txt; write one class name a line"):
+    with pytest.raises(EmatError, match=r"no classes\.txt; write one class name on each line"):
         FolderDataset(root)
 
 

@@ -1,17 +1,24 @@
 """VOC trees as they are found in the wild."""
 
+import pickle
 import shutil
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
+from emat.datasets import Dataset, open_dataset
+from emat.datasets.checking import inspect_all, report
 from emat.datasets.dataset import Missing
+from emat.datasets.file_tree import FileTree
 from emat.datasets.pascal import PascalDataset
 from emat.errors import EmatError
-from emat.images import write_indexed_png
+from emat.images import resize_mask, write_indexed_png
 
-from .conftest import half_mask
+from .conftest import half_mask, save_photo
 
 Build = Callable[[str], Path]
 
@@ -65,3 +72,137 @@ def test_a_damaged_zip_member_is_named(build: Build) -> None:
     path.write_bytes(content)
     with pytest.raises(EmatError, match=r"masks\.zip:SegmentationClassAug/2007_000001\.png"):
         PascalDataset(path).mask("2007_000001")
+
+
+FULL, SMALL = (60, 81), (30, 40)  # 40.5 pixels were rounded down
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EMAT_HOME", str(tmp_path / "home"))
+
+
+def stripes(size: tuple[int, int] = FULL) -> np.ndarray:
+    """A mask of several classes and void, which no resizing but nearest neighbour leaves intact."""
+    columns = np.arange(size[1]) // 7
+    return np.broadcast_to(np.array([0, 3, 15, 255], np.uint8)[columns % 4], size)
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    for name in ("2007_000001", "2007_000002"):
+        save_photo(tmp_path / "small" / "JPEGImages" / f"{name}.webp", SMALL)
+    return tmp_path / "small"
+
+
+@pytest.fixture
+def masks(tmp_path: Path) -> Path:
+    """More masks than there are photos, in a zip."""
+    path = tmp_path / "masks.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name in ("2007_000001", "2007_000002", "2007_000003"):
+            write_indexed_png(tmp_path / "mask.png", stripes())
+            archive.write(tmp_path / "mask.png", f"SegmentationClassAug/{name}.png")
+    return path
+
+
+@pytest.mark.parametrize("inside", ["", "JPEGImages"])
+def test_masks_of_a_zip_are_resized_to_the_photos(photos: Path, masks: Path, inside: str) -> None:
+    dataset = open_dataset(photos / inside, masks=masks)
+    assert (dataset.kind, dataset.name) == ("pascal", "pascal")
+    assert dataset.names == ("2007_000001", "2007_000002")
+    assert dataset.image("2007_000001").shape == (*SMALL, 3)
+    mask = dataset.mask("2007_000001")
+    assert np.array_equal(mask, resize_mask(stripes(), SMALL))
+    assert set(np.unique(mask)) == {0, 3, 15, 255}
+    assert np.array_equal(pickle.loads(pickle.dumps(dataset)).mask("2007_000001"), mask)
+
+
+def test_a_folder_of_masks_is_as_good_as_a_zip(photos: Path, masks: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(masks) as archive:
+        archive.extractall(tmp_path / "unpacked")
+    zipped = open_dataset(photos, masks=masks)
+    for folder in (tmp_path / "unpacked", tmp_path / "unpacked" / "SegmentationClassAug"):
+        dataset = open_dataset(photos, "pascal", masks=str(folder))
+        assert np.array_equal(dataset.mask("2007_000002"), zipped.mask("2007_000002"))
+        assert dataset.mask_file("2007_000002") is not None
+
+
+def test_classes_and_areas_are_counted_at_full_size(photos: Path, masks: Path) -> None:
+    dataset, alone = open_dataset(photos, masks=masks), open_dataset(masks)
+    assert dataset.entries[0] == alone.entries[0]
+    assert dataset.class_areas()["2007_000001"] == alone.class_areas()["2007_000001"]
+
+
+def test_resizing_is_said_once_in_one_line(photos: Path, masks: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(2):
+        open_dataset(photos, masks=masks).mask("2007_000001")
+    (message,) = caplog.messages
+    assert f"{masks} are resized to their photos" in message
+    assert "2007_000001 from 81 x 60 to 40 x 30 pixels" in message
+
+
+def test_masks_of_the_photos_size_stay_as_they_are(
+    photos: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_indexed_png(tmp_path / "same" / "2007_000001.png", stripes(SMALL))
+    dataset = open_dataset(photos, masks=tmp_path / "same")
+    assert np.array_equal(dataset.mask("2007_000001"), stripes(SMALL))
+    assert caplog.messages == []
+
+
+def other_sizes(photos: Path, masks: Path) -> Dataset:
+    save_photo(photos / "JPEGImages" / "2007_000002.webp", (40, 40))
+    return open_dataset(photos, masks=masks)
+
+
+def test_any_other_size_is_an_error(photos: Path, masks: Path) -> None:
+    dataset = other_sizes(photos, masks)
+    dataset.mask("2007_000001")
+    with pytest.raises(EmatError, match=r"2007_000002.png is 81 x 60 pixels and its photo 40 x 40"):
+        dataset.mask("2007_000002")
+
+
+def test_a_check_accepts_the_same_scale_and_nothing_else(photos: Path, masks: Path) -> None:
+    dataset = open_dataset(photos, masks=masks)
+    assert report(dataset, inspect_all(dataset)).clean
+    dataset = other_sizes(photos, masks)
+    (fault,) = [each for each in report(dataset, inspect_all(dataset)).findings if each.fault]
+    assert (fault.kind, fault.count) == ("mask of another size", 1)
+
+
+def test_what_does_not_belong_together_is_refused(photos: Path, masks: Path, tmp_path: Path) -> None:
+    with pytest.raises(EmatError, match="not as coco"):
+        open_dataset(photos, "coco", masks)
+    with pytest.raises(EmatError, match="does not exist"):
+        open_dataset(photos, masks=tmp_path / "nowhere.zip")
+    save_photo(tmp_path / "others" / "holiday.jpg")
+    with pytest.raises(EmatError, match=r"no photo in .*others has a mask .* named holiday and 2007_000001"):
+        open_dataset(tmp_path / "others", masks=masks)
+    save_photo(tmp_path / "others" / "more" / "holiday.jpg")
+    with pytest.raises(EmatError, match="photos in 2 folders"):
+        open_dataset(tmp_path / "others", masks=masks)
+
+
+def test_opening_reads_few_files(photos: Path, masks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(3, 40):
+        Image.new("RGB", (SMALL[1], SMALL[0])).save(photos / "JPEGImages" / f"2007_{number:06}.webp")
+    read: list[str] = []
+    source = FileTree.source
+
+    def counted(tree: FileTree, path: str) -> Path | bytes:
+        read.append(path)
+        return source(tree, path)
+
+    monkeypatch.setattr(FileTree, "source", counted)
+    open_dataset(photos, masks=masks)
+    assert len(read) <= 6
+
+
+def test_all_of_pascal_opens_with_its_full_size_masks(shared: Path) -> None:
+    if not (shared / "data" / "pascal").is_dir():
+        pytest.skip("the photos of PASCAL-5i are not there")
+    dataset = open_dataset(shared / "data" / "pascal", masks=shared / "data" / "voc2012-masks.zip")
+    assert len(dataset.names) == 12031
+    for name in dataset.names[::1000]:
+        assert dataset.mask(name).shape == dataset.image_size(name)

@@ -8,8 +8,8 @@ import torch
 from PIL import Image
 
 from emat.images import write_indexed_png
+from emat.methods.trained_head import save_head
 from emat.model import build
-from emat.model.checkpoint import save_head
 
 COLOURS = {1: (220, 40, 40), 2: (40, 200, 60), 3: (50, 80, 230), 4: (230, 210, 40)}
 PHOTOS_PER_CLASS = 5

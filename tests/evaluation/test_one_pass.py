@@ -1,24 +1,31 @@
 """All settings, ways and shots in one pass give exactly what each gives alone, encoding each photo once."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
 
-from emat.datasets.opening import open_dataset
+from emat.datasets.layouts import open_dataset
+from emat.device import all_cores
 from emat.errors import EmatError
-from emat.evaluation.contender import load_contender
-from emat.evaluation.one_pass import OnePass, default_limits, tensor_bytes
-from emat.evaluation.outcome import TaskOutcome, judge_task
-from emat.evaluation.plan import Place, plan
-from emat.evaluation.workers import all_cores
+from emat.evaluation.metrics import TaskOutcome, judge_task
+from emat.evaluation.one_pass import OnePass, TaskIndex, default_limits, plan, savings, tensor_bytes
+from emat.evaluation.refined_tasks import RefinedTasks
+from emat.features import FeatureCache
 from emat.images import to_pixels
-from emat.inference.feature_cache import FeatureCache
-from emat.method import Features, Method, Thresholds
+from emat.methods.base import PAPER_THRESHOLDS, Decision, Features, LabelledFeatures, Method, Thresholds
+from emat.methods.trained_head import load_evaluated
 from emat.tasks.benchmark import Benchmark, open_benchmark
-from emat.tasks.frozen import FrozenTasks, freeze
-from emat.tasks.task import Setting
+from emat.tasks.sampling import TaskRequest
+from emat.tasks.task import Configuration, Protocol, Setting, Task
+from tests.inference.colour_method import ColourMethod
 
 PLENTY = 2**30
 
@@ -31,20 +38,20 @@ def benchmark(photos: Path) -> Benchmark:
 @pytest.fixture(scope="module", params=["emat", "prototype"])
 def method(request: pytest.FixtureRequest, head: Path) -> Method:
     model = head if request.param == "emat" else None
-    return load_contender(model, request.param, image_size=64, device="cpu").method
+    return load_evaluated(model, request.param, image_size=64, device="cpu").method
 
 
-def cells(benchmark: Benchmark) -> list[FrozenTasks]:
+def configurations(benchmark: Benchmark) -> list[Configuration]:
     return [
-        freeze(benchmark.sampler(0, way, shot, setting, tasks=4))
+        benchmark.sampler(0, TaskRequest(way, shot, setting, tasks=4)).configuration()
         for way, shot in ((1, 1), (2, 2))
         for setting in Setting
     ]
 
 
 def in_one_pass(
-    method: Method, benchmark: Benchmark, asked: list[FrozenTasks], kept: int = PLENTY
-) -> dict[Place, TaskOutcome]:
+    method: Method, benchmark: Benchmark, asked: list[Configuration], kept: int = PLENTY
+) -> dict[TaskIndex, TaskOutcome]:
     assert benchmark.dataset is not None
     cache = FeatureCache(method, memory_bytes=kept)
     answering = OnePass(method, benchmark.dataset, cache, support_bytes=kept)
@@ -52,7 +59,7 @@ def in_one_pass(
 
 
 @torch.no_grad()
-def alone(method: Method, benchmark: Benchmark, cell: FrozenTasks) -> list[TaskOutcome]:
+def alone(method: Method, benchmark: Benchmark, configuration: Configuration) -> list[TaskOutcome]:
     """The plain way: every task's images encoded afresh."""
     dataset = benchmark.dataset
     assert dataset is not None
@@ -62,7 +69,7 @@ def alone(method: Method, benchmark: Benchmark, cell: FrozenTasks) -> list[TaskO
         return method.features(torch.from_numpy(pixels)[None])[0]
 
     outcomes = []
-    for task in cell.tasks:
+    for task in configuration.tasks:
         query = method.encode_query(features(task.query))
         evidence = [
             [
@@ -80,21 +87,23 @@ def alone(method: Method, benchmark: Benchmark, cell: FrozenTasks) -> list[TaskO
 
 
 def test_one_pass_equals_every_configuration_alone(method: Method, benchmark: Benchmark) -> None:
-    asked = cells(benchmark)
-    assert any(task.augmented for cell in asked for task in cell.tasks)
+    asked = configurations(benchmark)
+    assert any(task.augmented for configuration in asked for task in configuration.tasks)
     together = in_one_pass(method, benchmark, asked)
-    for number, cell in enumerate(asked):
-        assert [together[Place(number, each)] for each in range(len(cell.tasks))] == alone(method, benchmark, cell)
+    for number, configuration in enumerate(asked):
+        assert [together[TaskIndex(number, each)] for each in range(len(configuration.tasks))] == alone(
+            method, benchmark, configuration
+        )
 
 
-def test_without_room_to_keep_anything_the_outcomes_stay(method: Method, benchmark: Benchmark) -> None:
-    asked = cells(benchmark)[:4]
+def test_outcomes_do_not_depend_on_the_memory_limits(method: Method, benchmark: Benchmark) -> None:
+    asked = configurations(benchmark)[:4]
     assert in_one_pass(method, benchmark, asked, kept=0) == in_one_pass(method, benchmark, asked)
 
 
-def test_workers_change_nothing(method: Method, benchmark: Benchmark) -> None:
+def test_outcomes_do_not_depend_on_the_number_of_workers(method: Method, benchmark: Benchmark) -> None:
     assert benchmark.dataset is not None
-    asked = cells(benchmark)
+    asked = configurations(benchmark)
     work = plan(dict(enumerate(asked)))
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -107,22 +116,26 @@ def test_workers_change_nothing(method: Method, benchmark: Benchmark) -> None:
     finally:
         torch.set_num_threads(threads)
     assert dict(pairs) == plain
-    assert cache.counts.misses == len({name for cell in asked for task in cell.tasks for name in task.images})
+    assert cache.counts.misses == len(
+        {name for configuration in asked for task in configuration.tasks for name in task.photos}
+    )
 
 
 def test_each_photo_is_encoded_once(method: Method, benchmark: Benchmark) -> None:
     assert benchmark.dataset is not None
-    asked = cells(benchmark)
+    asked = configurations(benchmark)
     cache = FeatureCache(method, memory_bytes=PLENTY)
     answering = OnePass(method, benchmark.dataset, cache, support_bytes=PLENTY)
     for work in plan(dict(enumerate(asked))):
         answering.answer(work)
-    assert cache.counts.misses == len({name for cell in asked for task in cell.tasks for name in task.images})
+    assert cache.counts.misses == len(
+        {name for configuration in asked for task in configuration.tasks for name in task.photos}
+    )
 
 
-def test_segmentation_alone_judges_no_presence(method: Method, benchmark: Benchmark) -> None:
+def test_only_segment_leaves_out_presence(method: Method, benchmark: Benchmark) -> None:
     assert benchmark.dataset is not None
-    work = plan({0: cells(benchmark)[0]})[0]
+    work = plan({0: configurations(benchmark)[0]})[0]
     cache = FeatureCache(method, memory_bytes=PLENTY)
     answering = OnePass(method, benchmark.dataset, cache, only_segment=True, support_bytes=PLENTY)
     outcome = answering.answer(work)[0][1]
@@ -131,11 +144,11 @@ def test_segmentation_alone_judges_no_presence(method: Method, benchmark: Benchm
 
 
 @pytest.mark.parametrize(("presence", "mask"), [(0.0, 1.0), (1.0, 0.0)])
-def test_presence_and_masks_have_thresholds_of_their_own(
+def test_presence_and_masks_have_separate_thresholds(
     presence: float, mask: float, method: Method, benchmark: Benchmark
 ) -> None:
     assert benchmark.dataset is not None
-    work = plan({0: cells(benchmark)[3]})[0]
+    work = plan({0: configurations(benchmark)[3]})[0]
     cache = FeatureCache(method, memory_bytes=PLENTY)
     answering = OnePass(method, benchmark.dataset, cache, thresholds=Thresholds(presence, mask), support_bytes=PLENTY)
     for _, outcome in answering.answer(work):
@@ -160,3 +173,127 @@ def test_processes_of_a_machine_share_its_memory() -> None:
 
 def test_bytes_of_encodings_are_counted() -> None:
     assert tensor_bytes([torch.zeros(2, 3), (np.zeros(4), None)]) == 24
+
+
+NAMES = ("a", "b", "c", "d")
+
+
+@st.composite
+def tasks(draw: st.DrawFn) -> Task:
+    ways = tuple(draw(st.permutations((1, 2, 3)))[: draw(st.integers(1, 3))])
+    shots = tuple(tuple(draw(st.lists(st.sampled_from(NAMES), min_size=1, max_size=3))) for _ in ways)
+    return Task(0, draw(st.sampled_from(NAMES)), ways[0], ways, shots)
+
+
+CONFIGURATIONS = st.lists(st.lists(tasks(), min_size=1, max_size=6), min_size=1, max_size=3)
+
+
+def configuration_of(*drawn: Task) -> Configuration:
+    return Configuration("pets", 0, "val", (1, 2, 3), "0" * 64, Protocol(tasks=len(drawn)), drawn)
+
+
+@settings(max_examples=40)
+@given(CONFIGURATIONS)
+def test_every_task_is_planned_once_under_its_query(drawn: list[list[Task]]) -> None:
+    configurations = [configuration_of(*each) for each in drawn]
+    found = {}
+    for work in plan(dict(enumerate(configurations))):
+        assert len({(each.ways, each.shots) for each in work.tasks}) == len(work.tasks)
+        for task in work.tasks:
+            assert set(task.pairs) <= set(work.pairs)
+            found.update(dict.fromkeys(task.indices, (work.query, task.ways, task.shots)))
+    assert found == {
+        TaskIndex(number, position): (task.query, task.ways, task.shots)
+        for number, configuration in enumerate(configurations)
+        for position, task in enumerate(configuration.tasks)
+    }
+
+
+@settings(max_examples=40)
+@given(CONFIGURATIONS, st.integers(0, 5))
+def test_finished_tasks_are_left_out(drawn: list[list[Task]], done: int) -> None:
+    configurations = dict(enumerate(configuration_of(*each) for each in drawn))
+    indices = [index for work in plan(configurations) for task in work.tasks for index in task.indices]
+    left = [p for work in plan(configurations, indices[:done]) for task in work.tasks for p in task.indices]
+    assert sorted(left, key=str) == sorted(indices[done:], key=str)
+
+
+def test_equal_tasks_of_two_settings_are_answered_once() -> None:
+    task = Task(0, "a", 1, (1, 2), (("b",), ("c",)))
+    more = Task(0, "a", 1, (1, 2), (("b",), ("c", "b")))
+    shared = savings([configuration_of(task), configuration_of(task), configuration_of(more)])
+    assert (shared.tasks, shared.questions, shared.pairs, shared.pairs_apart) == (3, 2, 3, 7)
+    assert (shared.images, shared.images_apart) == (3, 9)
+
+
+@dataclass(frozen=True)
+class Count:
+    """What `LearningColours` learns: how many pixels of each way are known to be the class."""
+
+    pixels: Tensor  # (N,)
+
+
+class LearningColours(ColourMethod):
+    """Answers every task with what it learnt from the supports: a way is present if it has more pixels than 100."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.learnt_times = 0
+
+    @property
+    def learns(self) -> bool:
+        return True
+
+    def learn(self, photos: Sequence[LabelledFeatures]) -> Count:
+        self.learnt_times += 1
+        return Count(torch.stack([(photo.masks == 1).sum(dim=(1, 2)) for photo in photos]).sum(dim=0))
+
+    def apply_learnt(self, query: Any, learnt: Count) -> Any:
+        return learnt.pixels
+
+    def decide(
+        self,
+        evidence: Sequence[Sequence[Tensor]],
+        size: tuple[int, int],
+        thresholds: Thresholds = PAPER_THRESHOLDS,
+        learnt_evidence: Any = None,
+    ) -> Decision:
+        decision = super().decide(evidence, size, thresholds)
+        return replace(decision, scores=tuple(learnt_evidence.tolist()))
+
+
+def test_a_method_that_learns_does_so_once_for_every_set_of_supports(benchmark: Benchmark) -> None:
+    assert benchmark.dataset is not None
+    method = LearningColours()
+    cache = FeatureCache(method, memory_bytes=PLENTY)
+    answering = OnePass(method, benchmark.dataset, cache)
+    work = plan(dict(enumerate(configurations(benchmark))))
+    supports = {(task.ways, task.shots) for each in work for task in each.tasks}
+    for each in work:
+        height, width = benchmark.dataset.mask(each.query).shape
+        found = answering.decisions(each, (height, width), lambda task, decision: (task, decision.scores))
+        for task, scores in found:
+            by_way = zip(task.ways, task.shots, strict=True)
+            expected = [sum(int((benchmark.dataset.mask(n) == way).sum()) for n in set(names)) for way, names in by_way]
+            assert scores == tuple(expected)
+    assert method.learnt_times == len(supports)
+
+
+def test_refined_masks_are_judged_instead_of_the_methods_own(method: Method, benchmark: Benchmark) -> None:
+    assert benchmark.dataset is not None
+    work = plan({0: configurations(benchmark)[3]})[0]
+    cache = FeatureCache(method, memory_bytes=PLENTY)
+    low = Thresholds(0.5, 0.3)
+    plain, guided = (
+        OnePass(method, benchmark.dataset, cache, thresholds=low, support_bytes=PLENTY, refine=way).answer(work)
+        for way in (None, "guided")
+    )
+    assert [index for index, _ in plain] == [index for index, _ in guided]
+    assert [outcome.present for _, outcome in plain] == [outcome.present for _, outcome in guided]
+    size = benchmark.dataset.mask(work.query).shape
+    refine = RefinedTasks(benchmark.dataset, "guided", 0.3).of_query(work.query)
+    task = work.tasks[0]
+    steps = np.linspace(0, 1, size[0] * size[1], dtype=np.float32).reshape(1, *size).repeat(len(task.ways), axis=0)
+    label_map = refine(task.ways, task.shots, steps)
+    assert label_map.shape == size
+    assert set(np.unique(label_map)) == {0, 1}

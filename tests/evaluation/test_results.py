@@ -1,4 +1,4 @@
-"""A results file holds what is needed to repeat and to judge a run, and damage is noticed."""
+"""A results file has everything that is needed to repeat a run, and a damaged file is refused."""
 
 import json
 from pathlib import Path
@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from emat.errors import EmatError
-from emat.evaluation.contender import load_contender
-from emat.evaluation.outcome import TaskOutcome
-from emat.evaluation.plan import Place
+from emat.evaluation.metrics import TaskOutcome
+from emat.evaluation.one_pass import TaskIndex
 from emat.evaluation.results import read_results, results, summaries_of, write_results
 from emat.evaluation.run import Run
 from emat.evaluation.summary import summarise
+from emat.methods.trained_head import load_evaluated
 from emat.tasks.benchmark import open_benchmark
-from emat.tasks.frozen import freeze
+from emat.tasks.sampling import TaskRequest
 from emat.tasks.task import Setting
 
 KEYS = {
@@ -27,15 +27,17 @@ KEYS = {
 def content(photos: Path) -> dict[str, Any]:
     """Two folds in two settings, with outcomes made up: right in fold 0, wrong in fold 1."""
     benchmark = open_benchmark(None, None, photos, folds="2")
-    contender = load_contender(None, "prototype", image_size=64, device="cpu")
+    evaluated = load_evaluated(None, "prototype", image_size=64, device="cpu")
     chosen = (Setting.ORIGINAL, Setting.FULLY_AUGMENTED)
-    cells = tuple(freeze(benchmark.sampler(fold, 1, 1, each, tasks=5)) for fold in (0, 1) for each in chosen)
-    run = Run(cells, {0: contender, 1: contender})
+    configurations = tuple(
+        benchmark.sampler(fold, TaskRequest(1, 1, each, tasks=5)).configuration() for fold in (0, 1) for each in chosen
+    )
+    run = Run(configurations, {0: evaluated, 1: evaluated})
     outcomes = {}
-    for number, cell in enumerate(cells):
-        for position, task in enumerate(cell.tasks):
-            right, ways = cell.fold == 0, len(task.ways)
-            outcomes[Place(number, position)] = TaskOutcome(
+    for number, configuration in enumerate(configurations):
+        for position, task in enumerate(configuration.tasks):
+            right, ways = configuration.fold == 0, len(task.ways)
+            outcomes[TaskIndex(number, position)] = TaskOutcome(
                 task.ways, (True,) * ways, (right,) * ways, (30 if right else 0,) * ways, (60,) * ways,
                 (20, 50), (30, 60), (0.5,) * ways,
             )  # fmt: skip
@@ -47,9 +49,14 @@ def test_the_file_says_all_that_is_needed(content: dict[str, Any], tmp_path: Pat
     read = read_results(tmp_path / "run.json")
     assert set(read) == KEYS
     assert read == json.loads(json.dumps(content))
-    cell = read["cells"][0]
-    assert len(cell["list_sha256"]) == len(cell["digest"]) == len(read["methods"]["0"]["weights_sha256"]) == 64
-    assert cell["protocol"]["setting"] == "original"
+    configuration = read["cells"][0]
+    assert (
+        len(configuration["list_sha256"])
+        == len(configuration["digest"])
+        == len(read["methods"]["0"]["weights_sha256"])
+        == 64
+    )
+    assert configuration["protocol"]["setting"] == "original"
     assert read["thresholds"] == read["methods"]["1"]["thresholds"] == {"presence": 0.5, "mask": 0.5}
     assert [len(rows) for rows in read["outcomes"]] == [5, 5, 5, 5]
     assert read["outcome_fields"] == list(TaskOutcome.__dataclass_fields__)
@@ -63,7 +70,7 @@ def test_every_task_is_one_line(content: dict[str, Any], tmp_path: Path) -> None
 
 
 def test_folds_come_before_their_mean(content: dict[str, Any]) -> None:
-    found = [(each.configuration.setting, each.fold, each.tasks) for each in summaries_of(content)]
+    found = [(each.conditions.setting, each.fold, each.tasks) for each in summaries_of(content)]
     assert found[:3] == [("original", 0, 5), ("original", 1, 5), ("original", None, 10)]
     assert [each.scores["accuracy"] for each in summaries_of(content)[:3]] == [1, 0, 0.5]
     assert summaries_of(content)[0].scores["false_mask_rate"] is None
@@ -90,7 +97,7 @@ def test_a_damaged_file_is_refused(content: dict[str, Any], tmp_path: Path, dama
 @pytest.mark.parametrize("text", ["", "{}", "[1]", '{"format": "emat tasks 1"}'])
 def test_another_file_is_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text(text)
-    with pytest.raises(EmatError, match="no file of results"):
+    with pytest.raises(EmatError, match="not a results file"):
         read_results(tmp_path / "run.json")
 
 

@@ -1,4 +1,4 @@
-"""A run goes on where it was stopped, is the same in several processes, and never mixes with another."""
+"""A stopped run is resumed, several processes give the same outcomes, and runs are never mixed."""
 
 import os
 import signal
@@ -14,16 +14,16 @@ import pytest
 from safetensors.torch import load_file
 
 from emat.cli import main
+from emat.distributed import Processes, find_processes
 from emat.errors import EmatError
-from emat.evaluation.contender import Contender, load_contender
-from emat.evaluation.plan import QueryWork, plan
-from emat.evaluation.processes import Processes, find_processes
+from emat.evaluation.one_pass import QueryWork, plan
 from emat.evaluation.results import read_results
 from emat.evaluation.run import Outcomes, Run, evaluate, remove_journals, seconds_spent
-from emat.method import Thresholds
+from emat.methods.base import Thresholds
+from emat.methods.trained_head import EvaluatedMethod, load_evaluated
 from emat.tasks.benchmark import Benchmark, open_benchmark
-from emat.tasks.frozen import freeze, read_frozen_tasks, write_frozen_tasks
-from emat.tasks.task import Setting
+from emat.tasks.sampling import TaskRequest
+from emat.tasks.task import Setting, read_task_file, write_task_file
 from emat.tensor_files import digest
 from tests.evaluation.conftest import make_photos
 from tests.inference.colour_method import ColourMethod
@@ -39,14 +39,18 @@ def benchmark(photos: Path) -> Benchmark:
 
 
 @pytest.fixture(scope="module")
-def contender() -> Contender:
-    return load_contender(None, "prototype", image_size=64, device="cpu")
+def evaluated() -> EvaluatedMethod:
+    return load_evaluated(None, "prototype", image_size=64, device="cpu")
 
 
 @pytest.fixture(scope="module")
-def run(benchmark: Benchmark, contender: Contender) -> Run:
-    cells = [freeze(benchmark.sampler(fold, 2, 1, setting, tasks=8)) for fold in (0, 1) for setting in Setting]
-    return Run(tuple(cells), {0: contender, 1: contender})
+def run(benchmark: Benchmark, evaluated: EvaluatedMethod) -> Run:
+    configurations = [
+        benchmark.sampler(fold, TaskRequest(2, 1, setting, tasks=8)).configuration()
+        for fold in (0, 1)
+        for setting in Setting
+    ]
+    return Run(tuple(configurations), {0: evaluated, 1: evaluated})
 
 
 def answered(run: Run, benchmark: Benchmark, journal: Path, **more: object) -> Outcomes:
@@ -56,7 +60,7 @@ def answered(run: Run, benchmark: Benchmark, journal: Path, **more: object) -> O
     return outcomes
 
 
-def test_a_stopped_run_goes_on_without_doing_anything_twice(run: Run, benchmark: Benchmark, tmp_path: Path) -> None:
+def test_a_stopped_run_is_resumed_without_repeating_work(run: Run, benchmark: Benchmark, tmp_path: Path) -> None:
     queries: list[str] = []
 
     def stopping(work: Sequence[QueryWork]) -> Iterator[QueryWork]:
@@ -84,7 +88,7 @@ def test_a_stopped_run_goes_on_without_doing_anything_twice(run: Run, benchmark:
     assert not list(tmp_path.glob("stopped*"))
 
 
-def test_shares_of_several_processes_make_up_the_whole(run: Run, benchmark: Benchmark, tmp_path: Path) -> None:
+def test_several_processes_together_answer_every_task(run: Run, benchmark: Benchmark, tmp_path: Path) -> None:
     assert benchmark.dataset is not None
     journal = tmp_path / "many.json.journal"
     for rank in (2, 1):
@@ -93,7 +97,7 @@ def test_shares_of_several_processes_make_up_the_whole(run: Run, benchmark: Benc
     assert outcomes == answered(run, benchmark, tmp_path / "one.json.journal")
 
 
-def test_a_process_whose_journal_is_elsewhere_is_missed(run: Run, benchmark: Benchmark, tmp_path: Path) -> None:
+def test_a_missing_journal_of_another_process_is_an_error(run: Run, benchmark: Benchmark, tmp_path: Path) -> None:
     with pytest.raises(EmatError, match="must share"):
         answered(run, benchmark, tmp_path / "half.json.journal", processes=Processes(0, 2))
 
@@ -101,42 +105,42 @@ def test_a_process_whose_journal_is_elsewhere_is_missed(run: Run, benchmark: Ben
 def test_a_journal_of_other_tasks_is_refused(run: Run, benchmark: Benchmark, tmp_path: Path) -> None:
     journal = tmp_path / "run.json.journal"
     answered(run, benchmark, journal)
-    other = Run(run.cells, run.contenders, Thresholds(presence=0.5, mask=0.6))
+    other = Run(run.configurations, run.methods, Thresholds(presence=0.5, mask=0.6))
     assert other.fingerprint != run.fingerprint
     with pytest.raises(EmatError, match="another run"):
         answered(other, benchmark, journal)
 
 
-def test_frozen_tasks_give_what_sampled_tasks_give(run: Run, benchmark: Benchmark, tmp_path: Path) -> None:
-    write_frozen_tasks(run.cells[2], tmp_path / "tasks.jsonl")
-    frozen = Run((read_frozen_tasks(tmp_path / "tasks.jsonl"),), run.contenders)
-    sampled = Run(run.cells[2:3], run.contenders)
-    assert frozen.fingerprint == sampled.fingerprint
-    one = answered(frozen, benchmark, tmp_path / "frozen.journal")
+def test_a_task_file_gives_what_sampled_tasks_give(run: Run, benchmark: Benchmark, tmp_path: Path) -> None:
+    write_task_file(run.configurations[2], tmp_path / "tasks.jsonl")
+    from_file = Run((read_task_file(tmp_path / "tasks.jsonl"),), run.methods)
+    sampled = Run(run.configurations[2:3], run.methods)
+    assert from_file.fingerprint == sampled.fingerprint
+    one = answered(from_file, benchmark, tmp_path / "frozen.journal")
     assert one == answered(sampled, benchmark, tmp_path / "sampled.journal")
 
 
-def test_each_fold_is_answered_by_its_own_head(benchmark: Benchmark, contender: Contender, head: Path) -> None:
-    other = load_contender(head, device="cpu")
-    cells = tuple(freeze(benchmark.sampler(fold, 1, 1, tasks=3)) for fold in (0, 1))
+def test_each_fold_is_answered_by_its_own_head(benchmark: Benchmark, evaluated: EvaluatedMethod, head: Path) -> None:
+    other = load_evaluated(head, device="cpu")
+    configurations = tuple(benchmark.sampler(fold, TaskRequest(1, 1, tasks=3)).configuration() for fold in (0, 1))
     assert other.description()["trained_parameters"] == sum(each.numel() for each in load_file(head).values())
-    mixed = Run(cells, {0: contender, 1: other})
-    assert mixed.fingerprint != Run(cells, {0: contender, 1: contender}).fingerprint
+    mixed = Run(configurations, {0: evaluated, 1: other})
+    assert mixed.fingerprint != Run(configurations, {0: evaluated, 1: evaluated}).fingerprint
 
 
 def test_heads_that_encode_alike_encode_each_photo_once(benchmark: Benchmark, tmp_path: Path) -> None:
     methods = [ColourMethod(), ColourMethod()]
-    cells = tuple(freeze(benchmark.sampler(fold, 2, 1, tasks=8)) for fold in (0, 1, 0))
-    cells = (*cells[:2], replace(cells[2], fold=2))  # the photos of fold 0 once more
-    ours, other = (Contender(method, "none", None, None, digest(method.state_dict()), 0) for method in methods)
-    answered(Run(cells, {0: ours, 1: ours, 2: other}), benchmark, tmp_path / "run.json.journal")
-    photos = {name for cell in cells for task in cell.tasks for name in task.images}
+    configurations = tuple(benchmark.sampler(fold, TaskRequest(2, 1, tasks=8)).configuration() for fold in (0, 1, 0))
+    configurations = (*configurations[:2], replace(configurations[2], fold=2))  # the photos of fold 0 once more
+    ours, other = (EvaluatedMethod(method, "none", None, None, digest(method.state_dict()), 0) for method in methods)
+    answered(Run(configurations, {0: ours, 1: ours, 2: other}), benchmark, tmp_path / "run.json.journal")
+    photos = {name for configuration in configurations for task in configuration.tasks for name in task.photos}
     assert sum(method.encoded for method in methods) == len(photos)
 
 
-def test_nothing_to_evaluate_is_an_error(contender: Contender) -> None:
+def test_nothing_to_evaluate_is_an_error(evaluated: EvaluatedMethod) -> None:
     with pytest.raises(EmatError, match="nothing to evaluate"):
-        Run((), {0: contender})
+        Run((), {0: evaluated})
 
 
 def test_at_least_one_device_is_needed() -> None:
@@ -176,11 +180,11 @@ def photos_of(work: QueryWork) -> set[str]:
     return {work.query, *(name for name, _ in work.pairs)}
 
 
-def test_a_process_beside_the_first_says_what_it_alone_met(tmp_path: Path) -> None:
+def test_an_error_of_another_process_names_the_process(tmp_path: Path) -> None:
     pytest.importorskip("lightning")
     data = make_photos(tmp_path / "data")
     made = open_benchmark(None, None, data, folds="2")
-    work = plan({fold: freeze(made.sampler(fold, 1, 1, tasks=2)) for fold in (0, 1)})
+    work = plan({fold: made.sampler(fold, TaskRequest(1, 1, tasks=2)).configuration() for fold in (0, 1)})
     ours, others = ({name for each in share for name in photos_of(each)} for share in (work[::2], work[1::2]))
     alone = (others - ours).pop()
     (data / "images" / f"{alone}.png").write_bytes(b"no picture")
@@ -188,18 +192,18 @@ def test_a_process_beside_the_first_says_what_it_alone_met(tmp_path: Path) -> No
     done = subprocess.run(asked, capture_output=True, text=True)
     assert done.returncode == 2, done.stderr
     assert f"emat: process 1: {data / 'images' / alone}.png" in done.stderr
-    assert "waits in vain for another" in done.stderr
+    assert "lost the connection to another process" in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_what_no_process_can_do_is_said_once(photos: Path, tmp_path: Path) -> None:
+def test_an_error_of_all_processes_is_printed_once(photos: Path, tmp_path: Path) -> None:
     pytest.importorskip("lightning")
     asked = [sys.executable, "-m", "emat", *words(photos, tmp_path / "run.json", "--way", "no", "--devices", 2)]
     done = subprocess.run(asked, capture_output=True, text=True)
     assert done.stderr.count("--way is 'no'") == 1
 
 
-def test_a_killed_evaluation_goes_on(photos: Path, tmp_path: Path) -> None:
+def test_a_killed_evaluation_is_resumed(photos: Path, tmp_path: Path) -> None:
     path, journal = tmp_path / "run.json", tmp_path / "run.json.journal.0"
     more = ("--tasks", 150, "--way", 2)
     asked = [sys.executable, "-m", "emat", *words(photos, path, *more)]

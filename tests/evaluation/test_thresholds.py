@@ -1,4 +1,4 @@
-"""Many thresholds from one look are what each gives when the tasks are answered, or predictions read, with it."""
+"""The scores of many thresholds at once equal those of an evaluation with each of them."""
 
 import math
 from pathlib import Path
@@ -6,20 +6,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from emat.evaluation.contender import load_contender
-from emat.evaluation.metrics import ClassScore, Counts, Scores, compute, count_outcome, count_task, merge
-from emat.evaluation.one_pass import OnePass
-from emat.evaluation.plan import Question, plan
-from emat.evaluation.thresholds import CANDIDATES, Sweep, middle_of_best, sweep
-from emat.inference.feature_cache import FeatureCache
-from emat.inference.methods import build_method
-from emat.inference.prediction import Prediction
-from emat.method import PAPER_THRESHOLD, Decision, Method, Thresholds
+from emat.errors import EmatError
+from emat.evaluation.metrics import ClassScore, ScoreCounts, Scores, compute, count_outcome, judge_task, merge
+from emat.evaluation.one_pass import OnePass, SharedTask, plan
+from emat.evaluation.thresholds import CANDIDATES, Sweep, middle_of_best, sweep, without_test
+from emat.features import FeatureCache
+from emat.methods.base import PAPER_THRESHOLD, Decision, Method, Thresholds
+from emat.methods.label_map import make_label_map
+from emat.methods.registry import build_method
+from emat.methods.trained_head import Training, load_evaluated
 from emat.tasks.benchmark import Benchmark, open_benchmark
-from emat.tasks.frozen import FrozenTasks, freeze
+from emat.tasks.sampling import TaskRequest
+from emat.tasks.task import Configuration
 
 PLENTY = 2**30
 CLASSES = (1, 2, 3, 4)
+KEPT_APART = Training(fold=1, kept_apart=True, classes=frozenset({"disc", "slab"}))
 
 
 @pytest.fixture(scope="module")
@@ -28,8 +30,8 @@ def benchmark(photos: Path) -> Benchmark:
 
 
 @pytest.fixture(scope="module")
-def cells(benchmark: Benchmark) -> list[FrozenTasks]:
-    return [freeze(benchmark.sampler(fold, 2, 1, tasks=5)) for fold in (0, 1)]
+def configurations(benchmark: Benchmark) -> list[Configuration]:
+    return [benchmark.sampler(fold, TaskRequest(2, 1, tasks=5)).configuration() for fold in (0, 1)]
 
 
 @pytest.fixture(scope="module", params=["emat", "prototype", "emat-s"])
@@ -37,59 +39,60 @@ def method(request: pytest.FixtureRequest, head: Path) -> Method:
     if request.param == "emat-s":
         return build_method("emat-s", image_size=64, device="cpu").requires_grad_(False)
     model = head if request.param == "emat" else "prototype"
-    return load_contender(model, image_size=64, device="cpu").method
+    return load_evaluated(model, image_size=64, device="cpu").method
 
 
 @pytest.fixture(scope="module")
-def found(method: Method, benchmark: Benchmark, cells: list[FrozenTasks]) -> Sweep:
+def found(method: Method, benchmark: Benchmark, configurations: list[Configuration]) -> Sweep:
     assert benchmark.dataset is not None
-    return sweep(method, benchmark.dataset, cells, cache=FeatureCache(method, memory_bytes=PLENTY))
+    return sweep(method, benchmark.dataset, configurations, cache=FeatureCache(method, memory_bytes=PLENTY))
 
 
 @pytest.mark.parametrize("threshold", [0.1, 0.5, 0.55, 0.9])
-def test_every_candidate_scores_as_an_evaluation_with_it(
-    threshold: float, method: Method, benchmark: Benchmark, cells: list[FrozenTasks], found: Sweep
+def test_every_candidate_scores_like_an_evaluation_with_it(
+    threshold: float, method: Method, benchmark: Benchmark, configurations: list[Configuration], found: Sweep
 ) -> None:
     assert benchmark.dataset is not None
     assert tuple(found.alike) == CANDIDATES
     cache = FeatureCache(method, memory_bytes=PLENTY)
     answering = OnePass(method, benchmark.dataset, cache, thresholds=Thresholds(threshold, threshold))
-    outcomes = [outcome for work in plan(dict(enumerate(cells))) for _, outcome in answering.answer(work)]
+    outcomes = [outcome for work in plan(dict(enumerate(configurations))) for _, outcome in answering.answer(work)]
     expected = compute(merge((count_outcome(each, CLASSES) for each in outcomes), CLASSES))
     assert _same(found.alike[threshold], expected)
 
 
 @pytest.mark.parametrize("read", [Thresholds(0.3, 0.7), Thresholds(0.5, 0.35), Thresholds(0.65, 0.5)])
-def test_every_pair_scores_as_predictions_that_are_read_with_it(
-    read: Thresholds, method: Method, benchmark: Benchmark, cells: list[FrozenTasks], found: Sweep
+def test_every_pair_of_thresholds_scores_like_masks_of_the_likely_classes_alone(
+    read: Thresholds, method: Method, benchmark: Benchmark, configurations: list[Configuration], found: Sweep
 ) -> None:
     dataset = benchmark.dataset
     assert dataset is not None
     answering = OnePass(method, dataset, FeatureCache(method, memory_bytes=PLENTY))
     total = merge([], CLASSES)
-    for work in plan(dict(enumerate(cells))):
-        photo, mask = dataset.image(work.query), dataset.mask(work.query)
+    for work in plan(dict(enumerate(configurations))):
+        mask = dataset.mask(work.query)
 
-        def judge(question: Question, decision: Decision) -> Counts:
-            names = [str(way) for way in question.ways]
-            scores = dict(zip(names, decision.certainty, strict=True))
-            maps = dict(zip(names, decision.probabilities, strict=True))
-            prediction = Prediction(photo, scores, maps, read)  # noqa: B023  # used up before the next query
-            present = None if decision.scores is None else [name in prediction.present for name in names]
-            counts = count_task(CLASSES, question.ways, present, prediction.label_map, mask)  # noqa: B023
-            return sum((counts for _ in question.places), start=merge([], CLASSES))
+        def judge(task: SharedTask, decision: Decision) -> ScoreCounts:
+            likely = [score >= read.presence for score in decision.certainty]
+            maps = [probability for probability, shown in zip(decision.probabilities, likely, strict=True) if shown]
+            labels = [label for label, shown in enumerate(likely, start=1) if shown]
+            label_map = make_label_map(maps, read.mask, labels) if maps else np.zeros_like(mask)  # noqa: B023
+            present = None if decision.scores is None else likely
+            # `mask` is used up before the next query.
+            counts = count_outcome(judge_task(task.ways, present, label_map, mask), CLASSES)  # noqa: B023
+            return sum((counts for _ in task.indices), start=merge([], CLASSES))
 
         total = merge([total, *answering.decisions(work, (mask.shape[0], mask.shape[1]), judge)], CLASSES)
     assert _same(found.gated[read], compute(total))
 
 
-def test_presence_is_chosen_first_and_masks_as_they_are_left_by_it() -> None:
+def test_the_presence_threshold_is_chosen_first_and_the_mask_threshold_with_it() -> None:
     alike = {0.2: _scores(0.6, 0.9), 0.4: _scores(0.7, 0.5), 0.6: _scores(0.5, 0.4)}
     gated = {Thresholds(p, m): _scores(0.1, 0.9 if p == 0.2 else m) for p in alike for m in alike}
     assert Sweep(alike, gated).best() == Thresholds(presence=0.4, mask=0.6)
 
 
-def test_where_presence_is_not_predicted_its_threshold_stays() -> None:
+def test_without_predicted_presence_its_threshold_is_the_papers() -> None:
     alike = {each: _scores(math.nan, each) for each in (0.4, PAPER_THRESHOLD)}
     gated = {Thresholds(p, m): _scores(math.nan, -m) for p in alike for m in alike}
     assert Sweep(alike, gated).best() == Thresholds(PAPER_THRESHOLD, 0.4)
@@ -108,3 +111,35 @@ def _same(one: Scores, other: Scores) -> bool:
     """NaN counts as equal."""
     ours, theirs = ([each.accuracy, each.miou, each.false_mask_rate, each.false_area] for each in (one, other))
     return np.array_equal(ours, theirs, equal_nan=True) and one.classes == other.classes and one.tasks == other.tasks
+
+
+def test_what_was_kept_from_a_head_is_left_out_by_name(benchmark: Benchmark) -> None:
+    remaining = without_test(benchmark, KEPT_APART)
+    assert [each.class_ids for each in remaining.benchmark.fold_lists] == [(1,), (4,)]
+    assert {class_id for each in remaining.benchmark.fold_lists for _, class_id in each.entries} == {1, 4}
+    assert remaining.left_out == "bar, blob"
+
+
+def test_a_head_that_nothing_was_kept_from_leaves_nothing_out(benchmark: Benchmark) -> None:
+    assert without_test(benchmark, Training(classes=frozenset({"cat"}))).benchmark is benchmark
+    assert without_test(benchmark, Training()).left_out is None
+
+
+@pytest.mark.parametrize(("training", "fold"), [(Training(1, True), None), (Training(), 1), (KEPT_APART, 1)])
+def test_a_fold_that_is_named_is_left_out(benchmark: Benchmark, training: Training, fold: int | None) -> None:
+    remaining = without_test(benchmark, training, fold)
+    assert [each.fold for each in remaining.benchmark.fold_lists] == [0]
+    assert remaining.left_out == "fold 1"
+
+
+@pytest.mark.parametrize(("training", "fold"), [(Training(), 9), (Training(9, True), None)])
+def test_a_fold_that_is_not_there_cannot_be_left_out(
+    benchmark: Benchmark, training: Training, fold: int | None
+) -> None:
+    with pytest.raises(EmatError, match="there is no fold 9; the folds are 0, 1"):
+        without_test(benchmark, training, fold)
+
+
+def test_a_head_that_knows_none_of_the_classes_asks_which_fold_to_leave_out(benchmark: Benchmark) -> None:
+    with pytest.raises(EmatError, match=r"not trained on any class of .* with --fold"):
+        without_test(benchmark, Training(0, True, frozenset({"cat"})))

@@ -32,8 +32,8 @@ def test_every_way_of_writing_a_class_list_is_read(tmp_path: Path, text: str) ->
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("", "names no class"),
-        ("background", "names no class"),
+        ("", "has no class name"),
+        ("background", "has no class name"),
         ("cat\ncat", "'cat' twice"),
         ("1 a\n3 b", "without gaps"),
     ],

@@ -84,10 +84,10 @@ def test_a_region_that_cannot_be_drawn_names_the_photo(region: object) -> None:
 
 
 def test_classes_and_sizes_that_cannot_be_are_refused() -> None:
-    with pytest.raises(EmatError, match="'cat', which is not listed"):
+    with pytest.raises(EmatError, match="'cat', which is not in the class list"):
         Drawing("a.jpg", 4, 4, (DrawnObject("cat", [outline((0, 0, 2, 2))]),)).label_map(["dog"])
     for height, width in ((0, 4), (-1, 4), (40_000, 40_000)):
-        with pytest.raises(EmatError, match="pixels; correct that"):
+        with pytest.raises(EmatError, match="as its size; correct it"):
             Drawing("a.jpg", height, width, ())
 
 

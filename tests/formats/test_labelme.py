@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from PIL import Image, ImageDraw
 
-from emat.datasets.opening import open_dataset
+from emat.datasets.layouts import open_dataset
 from emat.errors import EmatError
 from emat.formats.labelme import is_labelme, read_labelme
 from emat.formats.writing import WriteOptions, open_writer

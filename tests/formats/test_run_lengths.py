@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pycocotools import mask as coco
 
-from emat.formats.polygons import trace_regions
+from emat.formats.regions import trace_regions
 from emat.formats.run_lengths import (
     counts_of_mask,
     counts_of_region,

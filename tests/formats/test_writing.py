@@ -63,7 +63,7 @@ def test_a_file_that_was_removed_is_not_done(tmp_path: Path, format: str) -> Non
     writer = open_writer(format, tmp_path, CLASSES)
     for name in NAMES:
         writer.write(name, rich_label_map(), PHOTO)
-    (tmp_path / writer.place(NAMES[1])).unlink()
+    (tmp_path / writer.result_path(NAMES[1])).unlink()
     assert open_writer(format, tmp_path, CLASSES).done() == {NAMES[0], NAMES[2]}
 
 
@@ -128,9 +128,9 @@ def test_label_maps_that_cannot_be_are_refused(tmp_path: Path, label_map: np.nda
     ("classes", "complaint"),
     [
         ([], "no classes"),
-        (["cat", "cat"], "'cat' is named twice"),
-        (["void"], "stands for no class"),
-        (["Background"], "stands for no class"),
+        (["cat", "cat"], "'cat' is given twice"),
+        (["void"], "means background or void"),
+        (["Background"], "means background or void"),
         ([" cat"], "cannot be written"),
         (["cat\ndog"], "cannot be written"),
     ],
@@ -146,7 +146,7 @@ def test_pictures_need_the_photo(tmp_path: Path) -> None:
             open_writer(format, tmp_path / format, CLASSES).write("a.jpg", rich_label_map())
 
 
-def test_formats_options_and_places_that_are_not_there_are_named(tmp_path: Path) -> None:
+def test_unknown_formats_options_and_paths_are_named(tmp_path: Path) -> None:
     with pytest.raises(EmatError, match="no format 'jpeg'; the formats are png, coco"):
         open_writer("jpeg", tmp_path, CLASSES)
     with pytest.raises(EmatError, match="masks or polygons"):
@@ -154,7 +154,7 @@ def test_formats_options_and_places_that_are_not_there_are_named(tmp_path: Path)
     for tolerance in (-1.0, float("nan"), float("inf")):
         with pytest.raises(EmatError, match="tolerance"):
             WriteOptions(tolerance=tolerance)
-    with pytest.raises(EmatError, match="a file's name"):
+    with pytest.raises(EmatError, match="the name of a file"):
         open_writer("coco", tmp_path / "annotations.json", CLASSES)
     (tmp_path / "taken").write_text("")
     for out in (tmp_path / "taken", tmp_path / "taken" / "below"):

@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from emat.method import PAPER_THRESHOLDS, Decision, Features, Losses, LossWeights, Method, Preparation, Thresholds
+from emat.methods.base import PAPER_THRESHOLDS, Decision, Features, Losses, LossWeights, Method, Preparation, Thresholds
 
 
 @dataclass(frozen=True)
@@ -44,14 +44,17 @@ class ColourMethod(Method):
         return [(1 - self.sharpness * distance).clamp(0, 1) for distance in distances]
 
     def decide(
-        self, evidence: Sequence[Sequence[Tensor]], size: tuple[int, int], thresholds: Thresholds = PAPER_THRESHOLDS
+        self,
+        evidence: Sequence[Sequence[Tensor]],
+        size: tuple[int, int],
+        thresholds: Thresholds = PAPER_THRESHOLDS,
+        learnt_evidence: Any = None,
     ) -> Decision:
         ways = torch.stack([torch.stack(list(shots)).mean(dim=0) for shots in evidence])
         full = F.interpolate(ways[None], size, mode="nearest")[0]
         scores = tuple(float(way.max()) for way in ways)
-        best, way = full.max(dim=0)
-        label_map = torch.where(best >= thresholds.mask, way + 1, 0).numpy().astype(np.uint8)
-        return Decision(scores, tuple(score >= thresholds.presence for score in scores), full.numpy(), label_map)
+        present = tuple(score >= thresholds.presence for score in scores)
+        return Decision(scores, present, full.numpy(), thresholds.mask)
 
     def loss(
         self,

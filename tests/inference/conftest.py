@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from emat.methods.trained_head import save_head
 from emat.model import build
-from emat.model.checkpoint import save_head
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ from PIL import Image
 from pycocotools import mask as coco
 
 from emat.errors import EmatError
-from emat.inference.example import Example
+from emat.inference.example import Example, Scribble
 
 PHOTO = np.zeros((20, 30, 3), np.uint8)
 SQUARE = np.zeros((20, 30), bool)
@@ -71,8 +71,8 @@ def test_a_mask_is_drawn_on_the_photo_as_people_see_it(tmp_path: Path) -> None:
         ({"counts": [5]}, "has no size"),
         ((20, 5, 10, 15), r"a box is \(left, top, right, bottom\)"),
         ((50, 50, 60, 60), "is all background"),
-        ([(1, 2), (3, 4)], "is no polygon"),
-        ([1, 2, 3, 4, 5], "is no polygon"),
+        ([(1, 2), (3, 4)], "is not a polygon"),
+        ([1, 2, 3, 4, 5], "is not a polygon"),
         (5, "is a int; give an image"),
         ("no_such_mask.png", "no_such_mask.png does not exist"),
     ],
@@ -83,9 +83,16 @@ def test_a_mask_that_cannot_be_used_is_refused_in_one_sentence(mask: object, sen
     assert "\n" not in str(caught.value)
 
 
-def test_an_example_without_masks_or_with_an_empty_name_is_refused() -> None:
-    with pytest.raises(EmatError, match="shows no class"):
-        Example("a.jpg", {})
+def test_an_example_without_masks_is_a_negative_and_an_empty_name_is_refused() -> None:
+    assert Example("a.jpg", {}).masks == {}
+    with pytest.raises(EmatError, match="are a list; give masks such as"):
+        Example("a.jpg", [SQUARE])  # type: ignore[arg-type]
+    with pytest.raises(EmatError, match="absent is a list"):
+        Example("a.jpg", {}, absent="cat")
+    with pytest.raises(EmatError, match="says that it is absent"):
+        Example("a.jpg", {"cat": SQUARE}, absent=["cat"])
+    with pytest.raises(EmatError, match="nothing painted"):
+        Example("a.jpg", {}, sparse=True)
     with pytest.raises(EmatError, match="class name ' '"):
         Example("a.jpg", {" ": SQUARE})
 
@@ -100,3 +107,46 @@ def test_a_photo_that_cannot_be_read_is_named(tmp_path: Path, content: bytes | N
         path.write_bytes(content)
     with pytest.raises(EmatError, match=f"bad.jpg.*{sentence}"):
         Example(path, {"cat": SQUARE}).read()
+
+
+def test_undecided_pixels_are_neither_the_class_nor_its_background() -> None:
+    photo = np.zeros((4, 6, 3), np.uint8)
+    mask = np.zeros((4, 6), np.uint8)
+    mask[:, :2], mask[:, 2] = 1, 255
+    void = np.zeros((4, 6), bool)
+    void[0] = True
+    shown = Example(photo, {"cat": mask}, void=void).read()
+    known, other = shown.known()
+    assert known["cat"].tolist()[1] == [1, 1, 255, 0, 0, 0]
+    assert (known["cat"][0] == 255).all()
+    assert other.tolist()[1] == [0, 0, 255, 0, 0, 0]
+    assert shown.masks["cat"].sum() == 6
+    with pytest.raises(EmatError, match="every pixel"):
+        Example(photo, {"cat": mask}, void=np.ones((4, 6), bool)).read()
+    with pytest.raises(EmatError, match="undecided pixels alone"):
+        Example(photo, {"cat": (0, 0, 6, 1)}, void=void).read()
+
+
+def test_a_white_mask_is_an_object_and_not_undecided() -> None:
+    mask = np.zeros((4, 6), np.uint8)
+    mask[1:3, 1:3] = 255
+    assert Example(np.zeros((4, 6, 3), np.uint8), {"cat": mask}).read().masks["cat"].sum() == 4
+
+
+def test_of_a_sparse_example_only_the_strokes_are_known() -> None:
+    strokes = {"cat": Scribble(strokes=[[(2, 2), (2, 7)]], width=1), "background": Scribble(points=[(8, 8)], width=3)}
+    shown = Example(np.zeros((10, 12, 3), np.uint8), strokes, sparse=True).read()
+    assert set(shown.masks) == {"cat"}
+    known, other = shown.known()
+    assert (known["cat"] == 1).sum() == 6
+    assert (known["cat"] == 0).sum() == 5
+    assert (known["cat"] == 255).sum() == 120 - 11
+    assert (other == 0).sum() == 11
+
+
+def test_what_is_absent_is_known_and_the_rest_is_not() -> None:
+    photo = np.zeros((4, 6, 3), np.uint8)
+    known, other = Example(photo, {}, absent=["crack"]).read().known()
+    assert (known["crack"] == 0).all()
+    assert (other == 255).all()
+    assert (Example(photo, {}).read().known()[1] == 0).all()

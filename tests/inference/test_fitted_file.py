@@ -1,7 +1,8 @@
-"""A fitted segmenter as one file."""
+"""A fitted segmenter as one file, and support encodings as named tensors."""
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,6 +10,14 @@ import torch
 
 from emat import Example, Segmenter
 from emat.errors import EmatError
+from emat.inference.fitted_file import KINDS, kind_of, moved_to, pack, unpack
+from emat.methods.leave_out import Learnt
+from emat.methods.panet import FeatureSums
+from emat.methods.pfenet import PFENetSupport
+from emat.methods.prior import SupportWithPrior
+from emat.methods.prototype import Prototypes
+from emat.methods.resnet_base import HyperFeatures
+from emat.model import SupportEncoding
 from emat.tensor_files import load_safetensors, read_metadata, write_tensors
 from tests.inference.colour_method import ColourMethod
 
@@ -71,7 +80,7 @@ def test_a_foreign_file_is_refused(tmp_path: Path) -> None:
         with pytest.raises(EmatError, match=name):
             Segmenter.load(tmp_path / name)
     write_tensors(tmp_path / "c.emat", {"weight": torch.ones(3)}, {"made_by": "someone"})
-    with pytest.raises(EmatError, match="no EMAT or CST head"):
+    with pytest.raises(EmatError, match="not an EMAT or CST head"):
         Segmenter.load(tmp_path / "c.emat")
 
 
@@ -112,3 +121,43 @@ def test_a_method_that_needs_no_training_is_saved_too(tmp_path: Path) -> None:
     loaded = Segmenter.load(tmp_path / "pets.emat")
     assert loaded.method.name == "prototype"
     assert loaded.predict(ASKED).scores == fitted.predict(ASKED).scores
+
+
+ONE, TWO = torch.rand(3), torch.rand(2, 2)
+ENCODINGS = [
+    SupportEncoding(ONE, TWO, torch.arange(3)),
+    Prototypes(ONE, None),
+    Prototypes(None, None),
+    FeatureSums(ONE, TWO, ONE, TWO),
+    PFENetSupport(ONE, TWO),
+    HyperFeatures((ONE, TWO, ONE), torch.ones(4, 4, dtype=torch.bool)),
+    HyperFeatures((ONE, TWO, ONE)),
+    SupportWithPrior(ONE, TWO, ONE, ONE, None),
+    Learnt(ONE, ONE, TWO, ONE, TWO, TWO, TWO, ONE),
+]
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS, ids=lambda one: type(one).__name__)
+def test_an_encoding_survives(encoding: Any) -> None:
+    for again in (unpack(kind_of(encoding), pack(encoding)), moved_to(torch.device("cpu"), encoding)):
+        assert type(again) is type(encoding)
+        assert pack(again).keys() == pack(encoding).keys()
+        assert all(torch.equal(value, pack(again)[name]) for name, value in pack(encoding).items())
+
+
+def test_every_kind_is_tested() -> None:
+    assert {type(encoding) for encoding in ENCODINGS} == set(KINDS.values())
+
+
+def test_a_missing_tensor_is_noticed() -> None:
+    tensors = pack(ENCODINGS[0])
+    del tensors["kept"]
+    with pytest.raises(ValueError, match="no kept"):
+        unpack("correlation", tensors)
+
+
+def test_what_is_no_encoding_cannot_be_kept() -> None:
+    from emat.errors import EmatError
+
+    with pytest.raises(EmatError, match="kept as ndarray cannot be saved"):
+        kind_of(np.zeros(3))

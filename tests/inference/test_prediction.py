@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from emat.errors import EmatError
 from emat.inference.prediction import Prediction, Thresholds
+from emat.refine.fringes import absorb_fringes
 
 
 def _prediction(
@@ -42,15 +43,13 @@ def test_other_thresholds_read_the_same_maps(presence: float, mask: float, seed:
     scores = {"cat": float(random.random()), "dog": float(random.random())}
     maps = [random.random((4, 6)).astype(np.float32) for _ in scores]
     prediction = _prediction(scores, maps).at(Thresholds(presence, mask))
-    for index, (name, score) in enumerate(scores.items()):
-        here = score >= presence
-        assert (name in prediction.present) == here
-        likeliest = (
-            maps[index] == np.max([m for m, s in zip(maps, scores.values(), strict=True) if s >= presence], axis=0)
-            if here
-            else np.zeros((4, 6), bool)
-        )
-        assert np.array_equal(prediction.mask(name), likeliest & (maps[index] >= np.float32(mask)))
+    expected = np.zeros((4, 6), np.uint8)
+    best = np.full((4, 6), np.float32(mask))
+    for index, (map_, score) in enumerate(zip(maps, scores.values(), strict=True), start=1):
+        wins = (map_ >= best) & (score >= presence)
+        expected[wins], best[wins] = index, map_[wins]
+    assert np.array_equal(prediction.label_map, absorb_fringes(expected))
+    assert prediction.present == {name for name in scores if prediction.mask(name).any()}
 
 
 def test_maps_of_a_large_photo_come_at_its_own_size() -> None:
@@ -71,3 +70,9 @@ def test_wrong_thresholds_and_names_are_refused() -> None:
         Thresholds(presence=50)
     with pytest.raises(EmatError, match="no class 'cow' here; the classes are cat"):
         _prediction({"cat": 0.9}, [_flat(1)]).mask("cow")
+
+
+def test_a_class_with_a_high_score_and_nothing_drawn_is_not_present() -> None:
+    prediction = _prediction({"cat": 0.97, "dog": 0.9}, [_flat(0.1), _flat(0.8)])
+    assert prediction.present == {"dog"}
+    assert [name for name, _, _ in prediction.found()] == ["dog"]

@@ -18,9 +18,9 @@ from PIL import Image
 
 from emat import Example, Prediction, Segmenter
 from emat.errors import EmatError
-from emat.inference.feature_cache import FeatureCache
-from emat.inference.heads import load_head
+from emat.features import FeatureCache
 from emat.inference.prediction import Thresholds
+from emat.methods.trained_head import load_head
 from tests.inference.colour_method import ColourMethod
 
 RED, BLUE, GREY = (230, 20, 20), (20, 20, 230), (90, 90, 90)
@@ -29,8 +29,8 @@ RED, BLUE, GREY = (230, 20, 20), (20, 20, 230), (90, 90, 90)
 def _photo(*colours: tuple[int, int, int], size: tuple[int, int] = (32, 48)) -> NDArray[np.uint8]:
     """Stripes of colours, side by side."""
     photo = np.zeros((*size, 3), np.uint8)
-    for place, colour in enumerate(colours):
-        photo[:, place * size[1] // len(colours) : (place + 1) * size[1] // len(colours)] = colour
+    for index, colour in enumerate(colours):
+        photo[:, index * size[1] // len(colours) : (index + 1) * size[1] // len(colours)] = colour
     return photo
 
 
@@ -175,7 +175,7 @@ def test_pictures_arrays_bytes_and_turned_files_are_one_photo(segmenter: Segment
 
 
 def test_a_method_that_only_segments_is_scored_by_its_surest_pixel() -> None:
-    from emat.inference.methods import build_method
+    from emat.methods.registry import build_method
 
     segmenter = Segmenter(build_method("emat-s", image_size=64, device="cpu"))
     prediction = segmenter.fit([Example(_photo(RED, GREY), {"red": _left()})]).predict(_photo(RED, BLUE))

@@ -4,16 +4,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from emat.model.attention import LayerMatrices, attend, attend_correlation
+from emat.model.attention import Projections, attend, attend_correlation
 
 
-def matrices(channels: int, positions: int, hidden: int, width: int, *, class_token: bool = True) -> LayerMatrices:
+def matrices(channels: int, positions: int, hidden: int, width: int, *, class_token: bool = True) -> Projections:
     generator = torch.Generator().manual_seed(0)
 
     def weight(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=generator, dtype=torch.float64).requires_grad_()
 
-    return LayerMatrices(
+    return Projections(
         weight(hidden + width, positions * channels),
         weight(hidden + width),
         weight(hidden + width, channels) if class_token else None,
@@ -55,18 +55,20 @@ def test_many_keys_leave_the_sum_of_exponentials_within_half_precision() -> None
     torch.testing.assert_close(out, torch.full_like(q, 0.5), rtol=1e-2, atol=1e-2)
 
 
+@pytest.mark.parametrize("small", [0, 10**6])
 @pytest.mark.parametrize("shifted", [True, False])
 @pytest.mark.parametrize("class_token", [True, False])
 def test_gradients_of_the_hot_path_pass_gradcheck_for_tokens_and_weights(
-    class_token: bool, shifted: bool, monkeypatch: pytest.MonkeyPatch
+    class_token: bool, shifted: bool, small: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("emat.model.attention.SMALL_PAIR", small)  # kept for backward, or computed again
     monkeypatch.setattr("emat.model.attention._within_range", lambda q, k: not shifted)
     given = matrices(2, 4, 8, 8, class_token=class_token)
     tokens = [random(2, 5, 3), random(4, 2, 2, 3), random(2, 3, 3)]
 
     def function(query: Tensor, cells: Tensor, kept: Tensor, *weights: Tensor) -> tuple[Tensor, Tensor]:
         full = iter(weights)
-        rebuilt = LayerMatrices(*(None if t is None else next(full) for t in given.tensors()))  # type: ignore[arg-type]
+        rebuilt = Projections(*(None if t is None else next(full) for t in given.tensors()))  # type: ignore[arg-type]
         return attend_correlation(query, cells, kept, rebuilt)
 
     inputs = [t.requires_grad_() for t in tokens] + [t for t in given.tensors() if t is not None]
@@ -81,7 +83,7 @@ def test_keys_and_values_come_from_the_kept_tokens_alone() -> None:
     fewer, same_residual = attend_correlation(query, cells, kept[:, :3], given)
     assert not torch.allclose(attended, fewer)
     torch.testing.assert_close(residual, same_residual)
-    constant = LayerMatrices(*(torch.zeros_like(t) if i < 4 else t for i, t in enumerate(given.tensors())))  # type: ignore[arg-type]
+    constant = Projections(*(torch.zeros_like(t) if i < 4 else t for i, t in enumerate(given.tensors())))  # type: ignore[arg-type]
     first, _ = attend_correlation(query, cells, kept, constant)
     second, _ = attend_correlation(query, 7 * cells, kept, constant)
     torch.testing.assert_close(first, second)

@@ -15,11 +15,11 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from emat.errors import EmatError
-from emat.model import FORMS, Network, Output, build, load_public
+from emat.model import FORMS, Network, Output, Shape, build, load_public
 from emat.model import attention as attention_module
 from emat.model.network import NO_FOREGROUND
 from tests.model.plain import FORMS as PLAIN_FORMS
-from tests.model.plain import plain_forward
+from tests.model.plain import PlainForm, plain_forward
 from tests.model.tiny import CHANNELS, Batch, tiny_batch
 
 SMALL = Path(__file__).parents[1] / "parity" / "small.json"
@@ -169,6 +169,8 @@ def test_any_chunk_size_gives_the_same(method: str, workspace: int, monkeypatch:
     monkeypatch.setattr(attention_module, "workspace_bytes", lambda device: workspace)
     monkeypatch.setattr(attention_module, "_within_range", lambda q, k: False)  # no more than another way to compute
     monkeypatch.setattr("emat.model.refinement.workspace_bytes", lambda device: max(400_000, workspace))
+    monkeypatch.setattr(attention_module, "SMALL_PAIR", 0)
+    monkeypatch.setattr("emat.model.refinement.SMALL_PAIR", 0)
     out = net(batch.query, batch.support, batch.masks)
     torch.testing.assert_close(out.masks, expected.masks)
     for grad, expected_grad in zip(torch.autograd.grad(scalar(out), parameters), expected_grads, strict=True):
@@ -233,7 +235,7 @@ def test_photos_need_not_be_square() -> None:
     query, support = torch.randn(1, CHANNELS, 1 + 12, 6), torch.randn(1, CHANNELS, 1 + 10, 6)
     out = net(query, support, torch.ones(1, 20, 50), query_grid=(3, 4), support_grid=(2, 5))
     assert out.masks.shape == (1, 2, 6, 8)
-    with pytest.raises(EmatError, match="12 query patch tokens are no square grid"):
+    with pytest.raises(EmatError, match="12 query patch tokens are not a square grid"):
         net(query, support, torch.ones(1, 20, 50))
 
 
@@ -258,7 +260,7 @@ BAD = {
     "query tokens are 4 wide and support tokens 6": lambda b: (b.query[..., :4], b.support, b.masks),
     "support masks must have shape": lambda b: (b.query, b.support, b.masks[0]),
     "3 queries, 3 supports and 2 masks": lambda b: (b.query, b.support, b.masks[:2]),
-    "24 support patch tokens are no square grid": lambda b: (b.query, b.support[:, :, :-1], b.masks),
+    "24 support patch tokens are not a square grid": lambda b: (b.query, b.support[:, :, :-1], b.masks),
     "query tokens hold NaN": lambda b: (
         b.query.clone().index_fill_(0, torch.tensor([1]), torch.nan),
         b.support,
@@ -280,3 +282,39 @@ def test_unknown_methods_are_refused_with_the_choice() -> None:
         build("unet", 72)
     with pytest.raises(EmatError, match="at least 1 correlation channel"):
         build("emat", 0)
+
+
+def test_missing_unknown_and_misshapen_tensors_are_named_and_nothing_is_loaded() -> None:
+    net = build("emat", 6)
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    tensors = {name: value + 1 for name, value in net.state_dict().items()}
+    del tensors["linear.0.bias"]
+    tensors["surprise"] = torch.zeros(2)
+    tensors["linear.1.bias"] = torch.zeros(3)
+    with pytest.raises(EmatError) as error:
+        load_public(net, tensors)
+    for part in ("missing linear.0.bias", "unknown surprise", "linear.1.bias is (3,) instead of (32,)"):
+        assert part in str(error.value)
+    for name, value in net.state_dict().items():
+        torch.testing.assert_close(value, before[name])
+
+
+@pytest.mark.parametrize(("side", "plain"), [(8, (1, 2)), (12, (1, 3))])
+def test_another_support_grid_is_the_same_formula(side: int, plain: tuple[int, int]) -> None:
+    torch.manual_seed(0)
+    net = build("emat", channels=6, shape=Shape(support_grid=side)).double()
+    query, support = torch.randn(2, 2, 6, 1 + 25, 8, dtype=torch.float64)
+    masks = torch.zeros(2, 30, 30, dtype=torch.float64)
+    masks[:, 4:20, 3:17] = 1
+    out = net(query, support, masks)
+    presence, mask_logits = plain_forward(PlainForm(side, plain), dict(net.named_parameters()), query, support, masks)
+    torch.testing.assert_close(out.masks, mask_logits)
+    torch.testing.assert_close(out.presence, presence)
+
+
+def test_sizes_that_do_not_fit_are_refused_in_a_sentence() -> None:
+    with pytest.raises(EmatError, match="10 x 10 does not fit this network; its side must be a multiple of 4"):
+        build("emat", channels=6, shape=Shape(support_grid=10))
+    with pytest.raises(EmatError, match="both must be multiples of 16"):
+        build("emat", channels=6, shape=Shape(widths=(64, 20)))
+    assert build("emat", channels=6, shape=Shape(widths=(32, 16))).form.widths == (32, 16)

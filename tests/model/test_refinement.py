@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from emat.model.refinement import CHUNK_SHARE, refine
+from emat.model.refinement import CHUNK_SHARE, Affine, RefinementWeights, refine_consuming
 
 HIDDEN, WIDTH = 4, 8
 
@@ -37,12 +37,19 @@ def plain(a: Tensor, r: Tensor, matrices: list[Tensor], norms: Sequence[tuple[Te
     return norm(5, y + product(matrices[2], norm(4, product(matrices[1], y)).relu()))
 
 
+def refine(a: Tensor, r: Tensor, matrices: list[Tensor], norms: Sequence[tuple[Tensor, Tensor] | None]) -> Tensor:
+    affines = [None if norm is None else Affine(*norm) for norm in norms]
+    return refine_consuming(a[None], r[None], RefinementWeights(*matrices, *affines))[0]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("small", [0, 10**6])
 @pytest.mark.parametrize("elements", [1, 100, 10**6])
 @pytest.mark.parametrize("identity", [False, True])
 def test_values_and_gradients_equal_the_plain_chain(
-    elements: int, identity: bool, monkeypatch: pytest.MonkeyPatch
+    elements: int, identity: bool, small: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("emat.model.refinement.workspace_bytes", lambda device: 8 * elements * CHUNK_SHARE)
+    monkeypatch.setattr("emat.model.refinement.SMALL_PAIR", small)
     matrices, all_norms = parameters(torch.float64)
     norms: list[tuple[Tensor, Tensor] | None] = [*all_norms]
     if identity:
@@ -61,8 +68,10 @@ def test_values_and_gradients_equal_the_plain_chain(
         torch.testing.assert_close(ours_grad, grad)
 
 
-def test_statistics_stay_exact_far_from_zero() -> None:
+@pytest.mark.parametrize("small", [0, 10**8])
+def test_statistics_stay_exact_far_from_zero(small: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("emat.model.refinement.SMALL_PAIR", small)
     matrices, norms = parameters(torch.float32)
     a, r = torch.randn(HIDDEN, 300, 50) + 30, torch.randn(WIDTH, 300, 50) - 30
     exact = plain(a.double(), r.double(), [m.double() for m in matrices], [(w.double(), b.double()) for w, b in norms])
-    torch.testing.assert_close(refine(a, r, matrices, norms).double(), exact, atol=1e-3, rtol=1e-3)
+    torch.testing.assert_close(refine(a, r, matrices, list(norms)).double(), exact, atol=1e-3, rtol=1e-3)

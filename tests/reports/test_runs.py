@@ -1,4 +1,4 @@
-"""Files of one method become one line; what cannot be told apart is refused."""
+"""Files of one method become one line, and a configuration that occurs twice is refused."""
 
 import pytest
 
@@ -15,18 +15,18 @@ def test_folds_of_two_files_are_one_line(write_run: Writer) -> None:
     assert joined.label == "emat"
 
 
-def test_methods_are_lines_of_their_own(write_run: Writer) -> None:
+def test_every_method_has_its_own_line(write_run: Writer) -> None:
     files = [write_run("a.json"), write_run("b.json", method="cst")]
     assert [line.label for line in read_lines(list(map(str, files)))] == ["emat", "cst"]
 
 
-def test_the_size_tells_runs_of_one_method_apart(write_run: Writer) -> None:
+def test_runs_with_different_sizes_have_different_labels(write_run: Writer) -> None:
     files = [write_run("a.json"), write_run("b.json", size=400)]
     labels = [line.label for line in read_lines(list(map(str, files)))]
     assert labels[1] == "emat (efficientnet-lite2, 400 px, threshold 0.5)"
 
 
-def test_the_thresholds_tell_runs_apart_and_a_single_one_is_read(write_run: Writer) -> None:
+def test_runs_with_different_thresholds_have_different_labels(write_run: Writer) -> None:
     files = [
         write_run("a.json", thresholds={"threshold": 0.5}),  # as emat wrote it while there was one
         write_run("b.json", thresholds={"thresholds": {"presence": 0.4, "mask": 0.3}}),
@@ -38,7 +38,7 @@ def test_the_thresholds_tell_runs_apart_and_a_single_one_is_read(write_run: Writ
     assert labels == [f"emat (efficientnet-lite2, 256 px, {name})" for name in named]
 
 
-def test_labels_are_the_users(write_run: Writer) -> None:
+def test_labels_of_the_user_are_kept(write_run: Writer) -> None:
     files = [write_run("a.json"), write_run("b.json")]
     labels = ["EMAT (ours)", "longer"]
     assert [line.label for line in read_lines([f"{labels[0]}={files[0]}", f"{labels[1]}={files[1]}"])] == labels
@@ -51,7 +51,7 @@ def test_the_same_fold_twice_is_refused(write_run: Writer) -> None:
         read_lines(list(map(str, files)))
 
 
-def test_one_summary_stands_for_a_configuration(write_run: Writer) -> None:
+def test_the_mean_or_the_only_fold_is_the_overall_summary(write_run: Writer) -> None:
     (line,) = read_lines([str(write_run("a.json"))])
     assert [each.fold for each in overall(line.summaries)] == [None, None]
     (single,) = read_lines([str(write_run("b.json", folds=(1,)))])

@@ -1,11 +1,10 @@
-"""The paper's tables, whatever part of them the results can fill; as Markdown, LaTeX and CSV."""
+"""The paper's tables, as far as there are results, as Markdown, LaTeX and CSV."""
 
 import csv
 import io
 
-from emat.reports.formats import comma_separated, latex, markdown
 from emat.reports.runs import read_lines
-from emat.reports.tables import Cell, ReportTable, tables
+from emat.reports.tables import ReportTable, TableEntry, comma_separated, latex, markdown, tables
 from tests.reports.conftest import Writer
 
 
@@ -14,29 +13,29 @@ def made(write_run: Writer, **more: tuple[int, ...] | tuple[str, ...]) -> list[R
     return tables(read_lines(list(map(str, files))))
 
 
-def test_settings_stand_side_by_side_and_the_best_is_marked(write_run: Writer) -> None:
+def test_settings_are_side_by_side_and_the_best_is_marked(write_run: Writer) -> None:
     table = made(write_run)[0]
     assert table.title == "PASCAL-5i, 2-way 1-shot: mean over folds"
     assert [group for group, name in table.columns if name == "mIoU"] == ["Original", "Fully augmented"]
     assert [row[0].text for row in table.rows] == ["emat", "cst"]
     accuracy = [row[2] for row in table.rows]
-    assert [cell.best for cell in accuracy] == [True, False]
-    assert all(cell.margin and cell.margin > 0 for cell in accuracy)
+    assert [entry.best for entry in accuracy] == [True, False]
+    assert all(entry.margin and entry.margin > 0 for entry in accuracy)
 
 
 def test_the_fewest_false_masks_are_the_best(write_run: Writer) -> None:
     table = made(write_run)[0]
-    place = [name for _, name in table.columns].index("False masks")
-    values = [row[place].value for row in table.rows]
+    column = [name for _, name in table.columns].index("False masks")
+    values = [row[column].value for row in table.rows]
     assert values == [100.0, 100.0]
-    assert all(row[place].best for row in table.rows)
+    assert all(row[column].best for row in table.rows)
 
 
-def test_folds_stand_side_by_side(write_run: Writer) -> None:
+def test_folds_are_side_by_side(write_run: Writer) -> None:
     by_fold = [table for table in made(write_run) if table.title.endswith("by fold")]
     assert len(by_fold) == 2
     assert [group for group, name in by_fold[0].columns if name == "mIoU"] == ["Fold 0", "Fold 1", "Mean"]
-    fold0, fold1, mean = (by_fold[0].rows[0][place].value for place in (2, 4, 6))
+    fold0, fold1, mean = (by_fold[0].rows[0][column].value for column in (2, 4, 6))
     assert fold0 is not None
     assert fold1 is not None
     assert mean is not None
@@ -47,18 +46,18 @@ def test_ways_and_sizes_have_tables(write_run: Writer) -> None:
     found = made(write_run, ways=(1, 2, 3), splits=("val", "0-5", "5-10"))
     by_way = next(table for table in found if table.title.endswith("by number of ways"))
     assert [group for group, name in by_way.columns if name == "Acc."] == ["1-way", "2-way", "3-way"]
-    by_size = next(table for table in found if "size of the object" in table.title)
+    by_size = next(table for table in found if "object size" in table.title)
     assert [group for group, name in by_size.columns if name == "Acc."] == ["0-5 %", "5-10 %"]
 
 
 TABLE = ReportTable(
     "A & B",
     (("", "Method"), ("Original", "Acc."), ("Original", "mIoU")),
-    ((Cell("x_1|y"), Cell("82.7", 82.7, 1.2, best=True), Cell("-")),),
+    ((TableEntry("x_1|y"), TableEntry("82.7", 82.7, 1.2, best=True), TableEntry("-")),),
 )
 
 
-def test_markdown_has_bold_scores_with_their_doubt() -> None:
+def test_markdown_has_bold_scores_with_their_intervals() -> None:
     lines = markdown([TABLE]).splitlines()
     assert lines[2:] == [
         "| Method | Original Acc. | Original mIoU |",

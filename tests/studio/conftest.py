@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from emat.inference.feature_cache import FeatureCache
+from emat.features import FeatureCache
 from emat.inference.segmenter import Segmenter
 from emat.studio.actions import add_classes
 from emat.studio.session import Session, new_session
@@ -51,8 +51,8 @@ def photo_file(tmp_path: Path) -> Files:
 def stripes(*colours: tuple[int, int, int], size: tuple[int, int] = (40, 60)) -> NDArray[np.uint8]:
     """A photo of colours side by side."""
     photo = np.zeros((*size, 3), np.uint8)
-    for place, colour in enumerate(colours):
-        photo[:, place * size[1] // len(colours) : (place + 1) * size[1] // len(colours)] = colour
+    for index, colour in enumerate(colours):
+        photo[:, index * size[1] // len(colours) : (index + 1) * size[1] // len(colours)] = colour
     return photo
 
 

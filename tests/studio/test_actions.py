@@ -10,7 +10,7 @@ from PIL import Image
 from emat.errors import EmatError
 from emat.inference.segmenter import Segmenter
 from emat.studio import actions
-from emat.studio.answers import is_present
+from emat.studio.masks import is_present
 from emat.studio.session import MOST_CLASSES, MOST_PHOTOS, Session, new_session
 from tests.inference.colour_method import ColourMethod
 from tests.studio.conftest import BLUE, GREY, RED, Files, left_half, paint
@@ -22,8 +22,8 @@ def show(session: Session, file: Path, name: str) -> None:
     actions.add_example(session, [paint(session.colours[name], left_half())])
 
 
-def look(session: Session) -> list[actions.Looked]:
-    return list(actions.look(session))
+def look(session: Session) -> list[actions.SearchProgress]:
+    return list(actions.search(session))
 
 
 def test_classes_have_names_and_colours_of_their_own(session: Session) -> None:
@@ -41,7 +41,7 @@ def test_classes_have_names_and_colours_of_their_own(session: Session) -> None:
 
 @pytest.mark.parametrize(
     ("text", "sentence"),
-    [("Red", "already"), ("background", "no class"), ("a" * 41, "too long"), ("a\x00b", "not printable")],
+    [("Red", "already"), ("background", "without a class"), ("a" * 41, "too long"), ("a\x00b", "not printable")],
 )
 def test_names_that_cannot_be_are_refused(session_with_classes: Session, text: str, sentence: str) -> None:
     with pytest.raises(EmatError, match=sentence):
@@ -103,9 +103,9 @@ def test_photos_are_answered_and_encoded_once(
     session = session_with_classes
     show(session, photo_file("a.png", RED, GREY), "red")
     actions.add_photos(session, [photo_file("c.png", RED, BLUE), photo_file("d.png", (150, 50, 50), GREY)])
-    assert [(looked.done, looked.count) for looked in look(session)] == [(0, 2), (1, 2), (2, 2)]
+    assert [(progress.done, progress.count) for progress in look(session)] == [(0, 2), (1, 2), (2, 2)]
     assert look(session)[-1].count == 0, "nothing is left to do"
-    first, second = session.questions.values()
+    first, second = session.queries.values()
     assert is_present(session, first, "red")
     assert not is_present(session, second, "red")
     encoded = method.encoded
@@ -122,11 +122,11 @@ def test_a_run_ends_when_the_examples_change(session_with_classes: Session, phot
     session = session_with_classes
     show(session, photo_file("a.png", RED, GREY), "red")
     actions.add_photos(session, [photo_file(f"{n}.png", RED, BLUE) for n in range(3)])
-    run = actions.look(session)
+    run = actions.search(session)
     next(run), next(run)
     show(session, photo_file("b.png", BLUE, GREY), "blue")
     assert list(run) == []
-    assert [looked.done for looked in look(session)] == [0, 1, 2, 3]
+    assert [progress.done for progress in look(session)] == [0, 1, 2, 3]
 
 
 def test_without_examples_photos_wait(session_with_classes: Session, photo_file: Files) -> None:
@@ -136,7 +136,7 @@ def test_without_examples_photos_wait(session_with_classes: Session, photo_file:
     look(session)
     actions.remove_example(session, 0)
     assert look(session) == []
-    assert session.questions[0].prediction is None
+    assert session.queries[0].prediction is None
 
 
 def test_a_bad_photo_among_many_is_left_out(session: Session, photo_file: Files, tmp_path: Path) -> None:
@@ -144,12 +144,12 @@ def test_a_bad_photo_among_many_is_left_out(session: Session, photo_file: Files,
     good = photo_file("good.png", RED)
     problems = actions.add_photos(session, [tmp_path / "bad.jpg", good, good])
     assert ["bad.jpg" in str(problem) for problem in problems] == [True]
-    assert [question.photo.name for question in session.questions.values()] == ["good.png", "good-2.png"]
+    assert [query.photo.name for query in session.queries.values()] == ["good.png", "good-2.png"]
 
 
 def test_a_page_holds_so_many_photos(session: Session, photo_file: Files) -> None:
     problems = actions.add_photos(session, [photo_file("a.png", RED)] * (MOST_PHOTOS + 2))
-    assert len(session.questions) == MOST_PHOTOS
+    assert len(session.queries) == MOST_PHOTOS
     assert "2 were left out" in str(problems[0])
 
 
@@ -159,15 +159,15 @@ def test_a_correction_is_final_and_teaches(session_with_classes: Session, photo_
     actions.add_photos(session, [photo_file("c.png", RED, BLUE), photo_file("d.png", BLUE, GREY)])
     look(session)
     actions.begin_correction(session, 0)
-    question = actions.corrected_question(session)
-    assert question.photo.name == "c.png"
-    masks = actions.shown_masks(session, question)
+    query = actions.corrected_query(session)
+    assert query.photo.name == "c.png"
+    masks = actions.shown_masks(session, query)
     np.testing.assert_array_equal(masks["red"], left_half())
     assert actions.finish_correction(session, [paint(session.colours["blue"], ~left_half())])
     assert session.segmenter.classes_ == ("red", "blue")
     look(session)
-    assert not is_present(session, session.questions[0], "red")
-    assert is_present(session, session.questions[1], "blue"), "it was learned"
+    assert not is_present(session, session.queries[0], "red")
+    assert is_present(session, session.queries[1], "blue"), "it was learned"
     with pytest.raises(EmatError, match="no photo is being corrected"):
         actions.finish_correction(session, [])
 
@@ -179,7 +179,7 @@ def test_a_photo_may_be_corrected_to_nothing(session_with_classes: Session, phot
     look(session)
     actions.begin_correction(session, 0)
     assert not actions.finish_correction(session, [])
-    assert session.questions[0].corrected == {}
+    assert session.queries[0].corrected == {}
     assert len(session.segmenter.examples_) == 1
 
 
@@ -197,7 +197,7 @@ def test_the_demonstration_is_one_click(session: Session) -> None:
     assert session.is_empty()
     actions.start_demo(session)
     assert session.segmenter.classes_ == ("cheetah", "lion")
-    assert len(session.questions) == 3
+    assert len(session.queries) == 3
     assert not session.is_empty()
 
 
@@ -207,10 +207,10 @@ def test_what_was_learned_goes_into_a_file_and_comes_back(tiny_head: Path, tmp_p
         actions.save_fitted(session, tmp_path)
     actions.add_classes(session, "../red")
     show(session, photo_file("a.png", RED, GREY), "../red")
-    place = actions.save_fitted(session, tmp_path / "out")
-    assert place.parent == tmp_path / "out"
-    assert place.suffix == ".emat"
+    saved = actions.save_fitted(session, tmp_path / "out")
+    assert saved.parent == tmp_path / "out"
+    assert saved.suffix == ".emat"
     actions.start_over(session, Segmenter.load(tiny_head))
     assert session.is_empty()
-    actions.take_over(session, Segmenter.load(place))
+    actions.take_over(session, Segmenter.load(saved))
     assert list(session.colours) == ["../red"]

@@ -87,9 +87,9 @@ class Tab:
         self.page.wait_for_selector("#classes .empty, #classes .chip")
         self.leaving = False
 
-    def see(self, selector: str, place: int = 0) -> Any:
-        self.page.wait_for_selector(f"{selector} >> nth={place}")
-        return self.page.locator(selector).nth(place)
+    def see(self, selector: str, index: int = 0) -> Any:
+        self.page.wait_for_selector(f"{selector} >> nth={index}")
+        return self.page.locator(selector).nth(index)
 
     def drop(self, where: str, *files: dict[str, Any]) -> None:
         self.page.set_input_files(f"{where} input[type=file], input[type=file]:has(+ {where})", list(files))
@@ -122,7 +122,7 @@ class Tab:
         raise AssertionError(f"the editor shows {found} where it should show {colour}")
 
     def _on_photo(self, editor: str, x: float, y: float) -> tuple[float, float]:
-        """Where on the screen a place on the photo, of the shape LARGE, is: in the middle, with a margin around it."""
+        """Where on the screen a point of the photo, of the shape LARGE, is: in the middle, with a margin around it."""
         canvas = self.page.locator(f"{editor} canvas").first
         canvas.scroll_into_view_if_needed()
         box = canvas.bounding_box()

@@ -1,11 +1,15 @@
-"""Tabs find their own session again, and nobody else's."""
+"""A tab finds its own session again and no other; tabs share a method, and a file brings another only if it must."""
+
+from pathlib import Path
 
 import pytest
 
+from emat import Example, Segmenter
 from emat.errors import EmatError
-from emat.inference.segmenter import Segmenter
-from emat.studio.session import IDLE_HOURS, MOST_SESSIONS, Sessions
+from emat.studio.session import IDLE_HOURS, MOST_SESSIONS, Sessions, SharedMethods
+from emat.tensor_files import read_metadata, read_tensors, write_tensors
 from tests.inference.colour_method import ColourMethod
+from tests.studio.conftest import GREY, RED, stripes
 
 
 class Clock:
@@ -62,3 +66,51 @@ def test_when_there_are_too_many_the_idlest_goes(sessions: Sessions) -> None:
     assert sessions.find(first.token) is first
     with pytest.raises(EmatError):
         sessions.find(second.token)
+
+
+@pytest.fixture
+def fitted_file(tiny_head: Path, tmp_path: Path) -> Path:
+    Segmenter.load(tiny_head).fit([Example(stripes(RED, GREY), {"red": (0, 0, 30, 40)})]).save(tmp_path / "red.emat")
+    return tmp_path / "red.emat"
+
+
+def test_a_file_of_the_same_network_shares_it_and_what_it_has_encoded(tiny_head: Path, fitted_file: Path) -> None:
+    methods = SharedMethods(Segmenter.load(tiny_head))
+    tab = methods.begin()
+    opened = methods.open_file(fitted_file)
+    assert opened.classes_ == ("red",)
+    assert opened.method is tab.method
+    assert opened.cache is tab.cache is not None
+
+
+def test_a_file_of_another_network_brings_its_own(fitted_file: Path) -> None:
+    methods = SharedMethods(Segmenter.load("default"))
+    assert methods.open_file(fitted_file).method is not methods.begin().method
+
+
+def test_every_tab_begins_with_the_file_that_was_loaded(fitted_file: Path) -> None:
+    methods = SharedMethods(Segmenter.load(fitted_file))
+    tab = methods.begin()
+    tab.remove(0)
+    assert methods.begin().classes_ == ("red",)
+
+
+def test_a_file_whose_backbone_is_not_here_is_refused_and_nothing_is_fetched(
+    tiny_head: Path, fitted_file: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    methods = SharedMethods(Segmenter.load(tiny_head))
+    monkeypatch.setenv("EMAT_HOME", str(tmp_path / "empty"))
+    other = {**read_metadata(fitted_file), "backbone": "dinov2-s"}
+    write_tensors(tmp_path / "other.emat", read_tensors(fitted_file), other)
+    with pytest.raises(EmatError, match=r"^other\.emat was made with the backbone dinov2-s, which is not on this"):
+        methods.open_file(tmp_path / "other.emat")
+
+
+def test_what_is_no_fitted_file_is_named_without_its_path(tiny_head: Path, tmp_path: Path) -> None:
+    methods = SharedMethods(Segmenter.load(tiny_head))
+    (tmp_path / "pets.emat").write_bytes(b"not a file of ours")
+    for path in (tmp_path / "pets.emat", tiny_head):
+        with pytest.raises(EmatError) as caught:
+            methods.open_file(path)
+        assert str(path.parent) not in str(caught.value)
+        assert path.name in str(caught.value)

@@ -1,4 +1,4 @@
-"""A benchmark opens from lists or from masks alone, for published data sets and for one's own."""
+"""A benchmark is opened from lists or from masks, for published and for other data sets."""
 
 from pathlib import Path
 
@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from emat.datasets.fold_lists import write_fold_list
-from emat.datasets.listing import place_of
+from emat.datasets.fold_files import list_path, write_fold_list
 from emat.errors import EmatError
 from emat.tasks.benchmark import open_benchmark
+from emat.tasks.sampling import TaskRequest
 from emat.tasks.task import Setting
 
 CLASSES = ("ant", "bee", "cat", "dog")
@@ -48,7 +48,7 @@ def test_a_min_area_drops_small_objects(pets: Path) -> None:
     assert benchmark.fold_list(1).counts == {3: 6, 4: 6}
 
 
-def test_membership_comes_from_a_list_of_names(pets: Path, tmp_path: Path) -> None:
+def test_a_list_of_names_says_which_photos_are_used(pets: Path, tmp_path: Path) -> None:
     every = open_benchmark(None, None, pets, folds="1").fold_list(0)
     names = list(dict.fromkeys(name for name, _ in every.entries))[:8]
     listed = tmp_path / "val.txt"
@@ -67,15 +67,15 @@ def test_folds_may_be_named_in_a_file(pets: Path, tmp_path: Path) -> None:
 
 
 def test_theta_of_a_new_data_set_is_the_quartile_of_its_objects(pets: Path) -> None:
-    sampler = open_benchmark(None, None, pets, folds="1").sampler(0, 2, 1, Setting.FULLY_AUGMENTED)
+    sampler = open_benchmark(None, None, pets, folds="1").sampler(0, TaskRequest(2, 1, Setting.FULLY_AUGMENTED))
     assert sampler.protocol.theta == 0.1
     assert any(task.augmented for task in sampler)
 
 
 def test_a_size_split_is_made_from_the_masks(pets: Path) -> None:
-    benchmark = open_benchmark(None, None, pets, folds="2", size="5-15")
+    benchmark = open_benchmark(None, None, pets, folds="2", object_size="5-15")
     assert benchmark.fold_list(0).counts == {1: 6, 2: 6}
-    sampler = benchmark.sampler(0, 1, 1)
+    sampler = benchmark.sampler(0, TaskRequest(1, 1))
     assert len(sampler) == 12
     assert sampler.protocol.query_has_class
 
@@ -90,8 +90,8 @@ def test_only_the_folds_asked_for_need_files(tmp_path: Path) -> None:
     path.parent.mkdir(parents=True)
     path.write_text("".join(f"image{i}__{11 + i % 5}\n" for i in range(20)))
     benchmark = open_benchmark("pascal", tmp_path, None, only=[2])
-    assert len(benchmark.sampler(2, 2, 1, tasks=5)) == 5
-    with pytest.raises(EmatError, match="no fold 0; there are 2"):
+    assert len(benchmark.sampler(2, TaskRequest(2, 1, tasks=5))) == 5
+    with pytest.raises(EmatError, match="no fold 0; the folds are 2"):
         benchmark.fold_list(0)
     with pytest.raises(EmatError, match="no list of pascal fold 0"):
         open_benchmark("pascal", tmp_path, None)
@@ -100,17 +100,17 @@ def test_only_the_folds_asked_for_need_files(tmp_path: Path) -> None:
 def test_lists_written_for_a_new_data_set_are_read_again(pets: Path, tmp_path: Path) -> None:
     made = open_benchmark(None, None, pets, folds="2")
     for fold_list in made.fold_lists:
-        write_fold_list(fold_list, tmp_path / "lists" / place_of(fold_list))
+        write_fold_list(fold_list, tmp_path / "lists" / list_path(fold_list))
     assert open_benchmark("pets", tmp_path / "lists", None).fold_lists == made.fold_lists
 
 
-def test_what_is_missing_is_said(tmp_path: Path) -> None:
+def test_a_missing_argument_is_named_in_the_error(tmp_path: Path) -> None:
     with pytest.raises(EmatError, match="give --lists, or --data"):
         open_benchmark("pascal", None, None)
-    with pytest.raises(EmatError, match="does not tell its data set"):
+    with pytest.raises(EmatError, match="does not say which data set"):
         open_benchmark(None, tmp_path, None)
-    with pytest.raises(EmatError, match="'5' is no size range"):
-        open_benchmark("pascal", tmp_path, None, size="5")
+    with pytest.raises(EmatError, match="'5' is not a range of object sizes"):
+        open_benchmark("pascal", tmp_path, None, object_size="5")
 
 
 def test_published_data_sets_keep_their_folds(shared: Path) -> None:

@@ -1,4 +1,4 @@
-"""Tasks equal the published ones, depend on their index alone, and impossible ones are refused up front."""
+"""Tasks equal the published ones, follow from their index alone, and impossible requests are refused."""
 
 import json
 from functools import cache
@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from emat.datasets.fold_lists import FoldList
 from emat.errors import EmatError
-from emat.tasks.published import load_split, published_protocol, size_split_tasks
-from emat.tasks.sampling import Protocol, Queries, TaskSampler
-from emat.tasks.task import Setting, digest
+from emat.tasks.sampling import TaskRequest, TaskSampler, load_split, published_protocol, size_split_tasks
+from emat.tasks.task import Protocol, Queries, Setting, digest
 
 DIGESTS: dict[str, str] = json.loads((Path(__file__).parents[1] / "parity" / "task_digests.json").read_text())
 
@@ -24,23 +23,22 @@ def split(folder: Path, dataset: str, name: str) -> tuple[FoldList, ...]:
 
 
 @pytest.mark.parametrize("configuration", DIGESTS)
-def test_digest_equals_the_published_one(configuration: str, shared: Path) -> None:
+def test_digest_equals_the_published_one(configuration: str, fold_lists: Path) -> None:
     dataset, fold, shape, *mode = configuration.split("/")
     way, shot = (int(word[0]) for word in shape.split("-"))
     size = mode[0].removeprefix("size") if mode and mode[0].startswith("size") else None
-    lists = split(shared / "data" / "splits", dataset, size or "val")
+    lists = split(fold_lists, dataset, size or "val")
     protocol = published_protocol(
         lists[int(fold[-1])],
-        way,
-        shot,
-        query_has_class=mode == ["query-has-class"],
-        tasks=size_split_tasks(lists) if size else None,
+        TaskRequest(
+            way, shot, query_has_class=mode == ["query-has-class"], tasks=size_split_tasks(lists) if size else None
+        ),
     )
     assert digest(TaskSampler(lists[int(fold[-1])], protocol)) == DIGESTS[configuration]
 
 
 def fold_of(*counts: int) -> FoldList:
-    """A list in which class i + 1 has `counts[i]` images."""
+    """A list in which class i + 1 has `counts[i]` photos."""
     own = [(f"{c}-{i}", c) for c, count in enumerate(counts, 1) for i in range(count)]
     return FoldList("pets", 0, "val", tuple(own), tuple(range(1, len(counts) + 1)))
 
@@ -56,7 +54,7 @@ def test_every_task_is_well_formed(way: int, shot: int, has_class: bool, queries
         for class_id, shots in zip(task.ways, task.shots, strict=True):
             assert len(set(shots)) == len(shots) == shot
             assert task.query not in shots
-            assert set(shots) <= set(fold.images_of_class[class_id])
+            assert set(shots) <= set(fold.photos_of_class[class_id])
 
 
 DRAWN = Protocol(way=2, shot=2, tasks=20, queries=Queries.DRAWN)
@@ -69,7 +67,7 @@ def test_a_task_depends_on_its_index_alone(order: list[int]) -> None:
     assert [sampler[index] for index in order] == [IN_ORDER[index] for index in order]
 
 
-def test_listed_queries_walk_the_list_round_and_round() -> None:
+def test_listed_queries_repeat_the_list_in_order() -> None:
     fold = fold_of(2, 3)
     queries = [(task.query, task.query_class) for task in TaskSampler(fold, Protocol(tasks=12))]
     assert queries == [*fold.entries, *fold.entries, *fold.entries[:2]]
@@ -80,8 +78,8 @@ def test_a_query_lacks_its_way_about_half_the_time() -> None:
     assert 0.45 < sum(task.ways[0] == task.query_class for task in tasks) / 1000 < 0.55
 
 
-def test_too_few_images_are_refused_up_front_with_class_need_and_have() -> None:
-    with pytest.raises(EmatError, match=r"class 2 of pets fold 0 \(val\) has 3 images, but 3-shot tasks need 4"):
+def test_too_few_photos_are_refused_with_the_class_and_both_numbers() -> None:
+    with pytest.raises(EmatError, match=r"class 2 of pets fold 0 \(val\) has 3 photos, but 3-shot tasks need 4"):
         TaskSampler(fold_of(9, 3), Protocol(shot=3))
     assert len(list(TaskSampler(fold_of(9, 4), Protocol(shot=3, tasks=50)))) == 50
 
@@ -96,7 +94,7 @@ def test_an_empty_list_is_refused() -> None:
         TaskSampler(fold_of(0, 0), Protocol())
 
 
-def test_a_size_split_leaves_out_classes_without_a_second_image() -> None:
+def test_a_size_split_leaves_out_classes_without_a_second_photo() -> None:
     sampler = TaskSampler(fold_of(5, 1, 0, 2), Protocol(queries=Queries.SHUFFLED, query_has_class=True, tasks=40))
     assert sampler.class_ids == (1, 4)
     assert {task.query_class for task in sampler} == {1, 4}
@@ -107,13 +105,13 @@ def test_a_fold_of_one_class_gives_one_way_tasks() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"way": 0}, {"shot": 0}, {"tasks": 0}, {"theta": 1.0}, {"theta": -0.1}])
-def test_senseless_protocols_are_refused(wrong: dict[str, Any]) -> None:
+def test_values_out_of_range_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(EmatError, match="at least"):
         Protocol(**wrong)
 
 
 def test_augmented_settings_ask_for_masks() -> None:
-    with pytest.raises(EmatError, match="partially-augmented setting looks into masks"):
+    with pytest.raises(EmatError, match="partially-augmented setting needs masks"):
         TaskSampler(fold_of(3, 3), Protocol(setting=Setting.PARTIALLY_AUGMENTED))
 
 

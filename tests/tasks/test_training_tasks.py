@@ -1,3 +1,5 @@
+"""Training tasks merge the classes of several data sets and follow from seed, epoch and index."""
+
 from collections import Counter
 from pathlib import Path
 
@@ -8,11 +10,11 @@ from hypothesis import strategies as st
 
 from emat.datasets.dataset import Dataset
 from emat.errors import EmatError
-from emat.formats.coco_json import COCO_CLASSES
-from emat.formats.voc_png import VOC_CLASSES
+from emat.formats.coco import COCO_CLASSES
+from emat.formats.png import VOC_CLASSES
 from emat.images import Pixels
-from emat.tasks.sampling import Queries
-from emat.tasks.training_tasks import Photo, TrainingList, TrainingSource, TrainingTasks, class_key
+from emat.tasks.task import Queries
+from emat.tasks.training_tasks import SourcePhoto, TrainingList, TrainingSource, TrainingTasks, class_key
 
 
 class ListedDataset(Dataset):
@@ -49,12 +51,12 @@ def test_every_voc_class_is_a_coco_class() -> None:
 def test_classes_of_several_data_sets_are_merged_by_name() -> None:
     merged = TrainingList([VOC, COCO])
     assert merged.classes == ("aeroplane", "sofa", "cat", "zebra")
-    assert [len(photos) for photos in merged.images_of_class] == [8, 8, 8, 4]
+    assert [len(photos) for photos in merged.photos_of_class] == [8, 8, 8, 4]
     assert merged.mask_values == [{0: 1, 1: 3}, {0: 2, 1: 2}, {0: 3, 1: 1}, {1: 4}]
 
 
 @pytest.mark.parametrize("name", ["aeroplane", "Airplane"])
-def test_an_excluded_class_goes_from_all_data_sets_under_any_name(name: str) -> None:
+def test_an_excluded_class_is_left_out_of_all_data_sets_under_any_name(name: str) -> None:
     merged = TrainingList([VOC, COCO], [name])
     assert merged.classes == ("sofa", "cat", "zebra")
     assert all(not photo.name.startswith(("voc1-", "coco3-")) for photo in merged.photos)
@@ -66,12 +68,12 @@ def test_a_class_with_one_photo_is_left_out_and_named() -> None:
     assert (merged.classes, merged.lone) == (("cat",), ("dog",))
 
 
-def test_nothing_to_train_on_is_told() -> None:
+def test_having_nothing_to_train_on_is_an_error() -> None:
     with pytest.raises(EmatError, match="nothing to train on"):
         TrainingList([VOC], VOC.dataset.classes)
 
 
-def test_two_names_for_one_class_in_a_data_set_are_told() -> None:
+def test_two_names_for_one_class_in_a_data_set_are_an_error() -> None:
     with pytest.raises(EmatError, match="two classes called"):
         TrainingList([source("d", ("hot dog", "hotdog"))])
 
@@ -83,7 +85,7 @@ def test_two_names_for_one_class_in_a_data_set_are_told() -> None:
     index=st.integers(0, 200),
     queries=st.sampled_from([Queries.LISTED, Queries.DRAWN]),
 )
-def test_a_task_follows_from_seed_epoch_and_index_and_keeps_the_rules(
+def test_a_task_follows_from_seed_epoch_and_index_and_is_well_formed(
     seed: int, epoch: int, index: int, queries: Queries
 ) -> None:
     merged = TrainingList([VOC, COCO])
@@ -92,8 +94,8 @@ def test_a_task_follows_from_seed_epoch_and_index_and_keeps_the_rules(
     later.draw(epoch + 1, index)
     assert later.draw(epoch, index) == task
     assert task.support != task.query
-    assert task.query in merged.images_of_class[task.query_class]
-    assert task.support in merged.images_of_class[task.way]
+    assert task.query in merged.photos_of_class[task.query_class]
+    assert task.support in merged.photos_of_class[task.way]
 
 
 def test_a_listed_epoch_asks_every_entry_once_in_an_order_of_its_own() -> None:
@@ -123,7 +125,7 @@ def test_the_share_of_positive_tasks_is_as_asked(positive: float) -> None:
         assert min(others[k] for k in (1, 2, 3)) > 0.8 * max(others.values())
 
 
-def test_flips_come_on_top_of_the_same_tasks() -> None:
+def test_flips_do_not_change_the_tasks() -> None:
     merged = TrainingList([VOC, COCO])
     plain, flipped = TrainingTasks(merged, 0), TrainingTasks(merged, 0, flip=True)
     seen = set()
@@ -134,17 +136,31 @@ def test_flips_come_on_top_of_the_same_tasks() -> None:
     assert len(seen) == 4
 
 
-def test_one_class_alone_has_no_negatives() -> None:
+def test_a_single_class_allows_no_negative_tasks() -> None:
     merged = TrainingList([source("d", ("cat",))])
     with pytest.raises(EmatError, match="cat is the only class"):
         TrainingTasks(merged, 0)
     assert TrainingTasks(merged, 0, positive=1.0).draw(0, 0).way == 0
 
 
-def test_the_hash_tells_lists_apart() -> None:
+def test_different_lists_have_different_hashes() -> None:
     assert TrainingList([VOC]).sha256 == TrainingList([VOC]).sha256 != TrainingList([VOC], ["cat"]).sha256
 
 
 def test_the_stream_of_tasks_never_changes() -> None:
     task = TrainingTasks(TrainingList([VOC, COCO]), seed=0).draw(epoch=2, index=5)
-    assert (task.query, task.support, task.way) == (Photo(0, "voc1-0"), Photo(1, "coco3-1"), 0)
+    assert (task.query, task.support, task.way) == (SourcePhoto(0, "voc1-0"), SourcePhoto(1, "coco3-1"), 0)
+
+
+def test_a_class_that_is_asked_for_in_vain_is_one_of_the_querys_own_data_set() -> None:
+    tasks = TrainingTasks(TrainingList([VOC, COCO]), seed=0, positive=0.0)
+    drawn = [tasks.draw(0, index) for index in range(300)]
+    zebra = tasks.drawn_from.classes.index("zebra")
+    asked = {source: {task.way for task in drawn if task.query.source == source} for source in (0, 1)}
+    assert zebra not in asked[0]  # VOC has none, so its photos would give the answer away
+    assert asked == {0: {0, 1, 2}, 1: {0, 1, 2, 3}}
+
+
+def test_a_data_set_of_one_class_asks_for_those_of_the_others() -> None:
+    tasks = TrainingTasks(TrainingList([source("one", ("cat",)), source("two", ("dog", "elk"))]), seed=0, positive=0.0)
+    assert {tasks.draw(0, index).way for index in range(50) if tasks.draw(0, index).query.source == 0} == {1, 2}

@@ -8,12 +8,12 @@ from PIL import Image
 
 from emat.datasets.fold_lists import fold_classes
 from emat.errors import EmatError
-from emat.formats.voc_png import VOC_CLASSES
+from emat.formats.png import VOC_CLASSES
 from emat.images import write_indexed_png
-from emat.tasks.sampling import Queries
+from emat.tasks.task import Queries
 from emat.training.data import open_run_data
-from emat.training.settings import Settings
-from tests.training.tiny import CLASSES, tiny_dataset, tiny_settings
+from emat.training.options import TrainingOptions
+from tests.training.tiny import CLASSES, tiny_dataset, tiny_options
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def voc(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_pascal_fold_trains_on_the_other_folds_lists(voc: Path) -> None:
-    data = open_run_data(Settings(data=(voc,), lists=voc / "lists", fold=1))
+    data = open_run_data(TrainingOptions(data=(voc,), lists=voc / "lists", fold=1))
     drawn_from = data.tasks.drawn_from
     assert set(drawn_from.classes) == set(VOC_CLASSES) - {VOC_CLASSES[c - 1] for c in fold_classes("pascal", 1)}
     assert len(drawn_from.entries) == 15 * 2
@@ -45,19 +45,19 @@ def test_a_pascal_fold_trains_on_the_other_folds_lists(voc: Path) -> None:
     assert data.validation is not None
     assert data.validation.sampler.class_ids == (6, 7, 8, 9, 10)
     trained = {photo.name for photo in drawn_from.photos}
-    assert trained.isdisjoint(image for task in data.validation.sampler for image in task.images)
+    assert trained.isdisjoint(image for task in data.validation.sampler for image in task.photos)
 
 
-def test_lists_that_name_other_photos_are_told(voc: Path, shared: Path) -> None:
+def test_lists_that_name_other_photos_are_reported(voc: Path, fold_lists: Path) -> None:
     with pytest.raises(EmatError, match="no mask named"):
-        open_run_data(Settings(data=(voc,), lists=shared / "data" / "splits", fold=0))
+        open_run_data(TrainingOptions(data=(voc,), lists=fold_lists, fold=0))
 
 
 def test_the_fold_is_left_out_of_every_data_set(tiny: Path, tmp_path: Path) -> None:
     other = tiny_dataset(tmp_path / "other", ("Bee", "c-a-t", "yak"))
-    data = open_run_data(Settings(data=(tiny, other), fold=0))
+    data = open_run_data(TrainingOptions(data=(tiny, other), fold=0))
     assert data.tasks.drawn_from.classes == ("cat", "dog", "elk", "fox", "gnu", "hen", "yak")
-    assert len(data.tasks.drawn_from.images_of_class[0]) == 12
+    assert len(data.tasks.drawn_from.photos_of_class[0]) == 12
     assert data.tasks.queries is Queries.DRAWN
     assert data.validation is not None
     assert data.validation.sampler.class_ids == (1, 2)
@@ -66,10 +66,10 @@ def test_the_fold_is_left_out_of_every_data_set(tiny: Path, tmp_path: Path) -> N
 def test_names_restrict_their_data_set_and_leave_the_rest_for_validation(tiny: Path, tmp_path: Path) -> None:
     train = tmp_path / "train.txt"
     train.write_text("".join(f"{name}{k}\n" for name in ("ant", "bee", "cat", "dog", "hen") for k in (0, 1)))
-    data = open_run_data(Settings(data=(tiny,), names=(train,)))
+    data = open_run_data(TrainingOptions(data=(tiny,), names=(train,)))
     assert {photo.name[-1] for photo in data.tasks.drawn_from.photos} == {"0", "1"}
     assert data.validation is not None
-    held_out = {image for task in data.validation.sampler for image in task.images}
+    held_out = {image for task in data.validation.sampler for image in task.photos}
     assert held_out.isdisjoint(train.read_text().split())
 
 
@@ -78,11 +78,11 @@ def test_data_sets_with_the_same_photo_names_have_a_list_each_in_their_order(tin
     lists = [tmp_path / f"{number}.txt" for number in (0, 1)]
     for number, file in enumerate(lists):
         file.write_text("".join(f"{name}{k}\n" for name in CLASSES for k in (0, number + 1)))
-    data = open_run_data(Settings(data=(tiny, twin), names=tuple(lists)))
+    data = open_run_data(TrainingOptions(data=(tiny, twin), names=tuple(lists)))
     drawn = {(photo.source, photo.name[-1]) for photo in data.tasks.drawn_from.photos}
     assert drawn == {(0, "0"), (0, "1"), (1, "0"), (1, "2")}
-    with pytest.raises(EmatError, match=r"all have the photos named in .*0.txt; give a --names for each --data"):
-        open_run_data(Settings(data=(tiny, twin), names=(lists[0],)))
+    with pytest.raises(EmatError, match=r"all have the photos named in .*0.txt; give one --names for each --data"):
+        open_run_data(TrainingOptions(data=(tiny, twin), names=(lists[0],)))
 
 
 def test_two_lists_of_one_data_set_are_refused(tiny: Path, tmp_path: Path) -> None:
@@ -91,44 +91,44 @@ def test_two_lists_of_one_data_set_are_refused(tiny: Path, tmp_path: Path) -> No
     for number, file in enumerate(lists):
         file.write_text(f"ant{number}\n")
     with pytest.raises(EmatError, match=r"two --names files have photos of .*tiny"):
-        open_run_data(Settings(data=(tiny, other), names=tuple(lists)))
+        open_run_data(TrainingOptions(data=(tiny, other), names=tuple(lists)))
 
 
 def test_names_restrict_published_lists_too(voc: Path, tmp_path: Path) -> None:
     names = tmp_path / "names.txt"
     names.write_text("".join(f"2007_{class_id:02d}{photo:04d}\n" for class_id in (1, 2) for photo in range(4)))
-    data = open_run_data(Settings(data=(voc,), lists=voc / "lists", fold=1, names=(names,)))
+    data = open_run_data(TrainingOptions(data=(voc,), lists=voc / "lists", fold=1, names=(names,)))
     assert data.tasks.drawn_from.classes == VOC_CLASSES[:2]
     assert len(data.tasks.drawn_from.entries) == 4
 
 
 def test_the_folds_classes_are_found_in_another_data_set_by_any_of_their_names(voc: Path, tmp_path: Path) -> None:
     other = tiny_dataset(tmp_path / "other", ("airplane", "bicycle", "yak"))
-    data = open_run_data(Settings(data=(voc,), lists=voc / "lists", fold=0, val_data=other))
+    data = open_run_data(TrainingOptions(data=(voc,), lists=voc / "lists", fold=0, val_data=other))
     assert data.validation is not None
     assert data.validation.sampler.class_ids == (1, 2)
 
 
 def test_without_fold_or_held_out_photos_there_is_no_validation(tiny: Path) -> None:
-    assert open_run_data(Settings(data=(tiny,))).validation is None
+    assert open_run_data(TrainingOptions(data=(tiny,))).validation is None
 
 
 def test_validation_photos_can_be_named(tiny: Path, tmp_path: Path) -> None:
     val = tmp_path / "val.txt"
     val.write_text("ant0\nant1\nbee0\nhen0\n")
-    data = open_run_data(Settings(data=(tiny,), fold=0, val_names=val, val_tasks=20))
+    data = open_run_data(TrainingOptions(data=(tiny,), fold=0, val_names=val, val_tasks=20))
     assert data.validation is not None
-    assert {image for task in data.validation.sampler for image in task.images} <= {"ant0", "ant1", "bee0", "hen0"}
+    assert {image for task in data.validation.sampler for image in task.photos} <= {"ant0", "ant1", "bee0", "hen0"}
 
 
 @pytest.mark.parametrize(("min_area", "entries"), [(0.0, 48), (0.5, 0)])
 def test_objects_below_the_least_area_are_not_asked_for(tiny: Path, min_area: float, entries: int) -> None:
-    settings = Settings(data=(tiny,), min_area=min_area)
+    options = TrainingOptions(data=(tiny,), min_area=min_area)
     if not entries:
         with pytest.raises(EmatError, match="nothing to train on"):
-            open_run_data(settings)
+            open_run_data(options)
     else:
-        assert len(open_run_data(settings).tasks.drawn_from.entries) == entries
+        assert len(open_run_data(options).tasks.drawn_from.entries) == entries
 
 
 @pytest.mark.parametrize(
@@ -138,11 +138,11 @@ def test_objects_below_the_least_area_are_not_asked_for(tiny: Path, min_area: fl
         ({"fold": 9}, "no fold 9"),
         ({"exclude_classes": ("unicorn",)}, "the class 'unicorn'"),
         ({"names": ("strangers.txt",)}, "for example 'nobody'"),
-        ({"names": ("empty.txt",)}, "names no photo"),
+        ({"names": ("empty.txt",)}, "has no name of a photo"),
         ({"fold": 0, "val_names": "lone.txt"}, "no class to validate on has two photos"),
     ],
 )
-def test_what_does_not_fit_is_told_before_training(
+def test_what_does_not_fit_is_reported_before_training(
     changes: dict[str, object], told: str, tiny: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "strangers.txt").write_text("ant0\nnobody\n")
@@ -153,33 +153,33 @@ def test_what_does_not_fit_is_told_before_training(
     if "val_names" in changes:
         changes = {**changes, "val_names": tmp_path / str(changes["val_names"])}
     with pytest.raises(EmatError, match=told):
-        open_run_data(Settings(**{"data": (tiny,), **changes}))  # type: ignore[arg-type]
+        open_run_data(TrainingOptions(**{"data": (tiny,), **changes}))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("place", ["data", "val_data"])
-def test_masks_alone_are_refused(place: str, tiny: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("given_as", ["data", "val_data"])
+def test_masks_alone_are_refused(given_as: str, tiny: Path, tmp_path: Path) -> None:
     alone = tiny_dataset(tmp_path / "alone")
     shutil.rmtree(alone / "images")
-    settings = Settings(data=(alone,)) if place == "data" else Settings(data=(tiny,), val_data=alone)
-    with pytest.raises(EmatError, match="alone holds masks alone"):
-        open_run_data(settings)
+    options = TrainingOptions(data=(alone,)) if given_as == "data" else TrainingOptions(data=(tiny,), val_data=alone)
+    with pytest.raises(EmatError, match="alone holds only masks"):
+        open_run_data(options)
 
 
 @pytest.mark.parametrize("photo", ["2007_010000", "2007_060002"])
-def test_a_listed_photo_that_is_missing_is_told_before_training(photo: str, voc: Path, tmp_path: Path) -> None:
+def test_a_listed_photo_that_is_missing_is_reported_before_training(photo: str, voc: Path, tmp_path: Path) -> None:
     shutil.copytree(voc, tmp_path / "voc")
     (tmp_path / "voc" / "JPEGImages" / f"{photo}.jpg").unlink()
     with pytest.raises(EmatError, match=f"no photo named {photo}"):
-        open_run_data(Settings(data=(tmp_path / "voc",), lists=voc / "lists", fold=1))
+        open_run_data(TrainingOptions(data=(tmp_path / "voc",), lists=voc / "lists", fold=1))
     with pytest.raises(EmatError, match=f"no photo named {photo}"):
-        open_run_data(Settings(data=(tmp_path / "voc",), fold=1))
+        open_run_data(TrainingOptions(data=(tmp_path / "voc",), fold=1))
 
 
-def test_slips_that_would_train_something_else_are_told(tiny: Path) -> None:
+def test_slips_that_would_train_something_else_are_reported(tiny: Path) -> None:
     for changes, told in (
         ({"dataset": "pascl"}, "there is no kind of data set 'pascl'"),
         ({"data": (tiny, tiny)}, "a data set is given twice"),
-        ({"fold": None, "folds": "3"}, "name the fold to train without"),
+        ({"fold": None, "folds": "3"}, "give the fold whose classes are kept out"),
     ):
         with pytest.raises(EmatError, match=told):
-            open_run_data(replace(tiny_settings(tiny, tiny / "run"), **changes))
+            open_run_data(replace(tiny_options(tiny, tiny / "run"), **changes))

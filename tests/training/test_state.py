@@ -6,16 +6,15 @@ import pytest
 import torch
 
 from emat.errors import EmatError
-from emat.inference.methods import build_method
-from emat.training.config import as_plain
+from emat.methods.registry import build_method
 from emat.training.data import open_run_data
-from emat.training.settings import Settings
-from emat.training.state import STATE, Progress, provenance, read_state, save_state, save_trained
+from emat.training.options import TrainingOptions
+from emat.training.state import STATE, RunProgress, provenance, read_state, save_state, save_trained
 from tests.training.tiny import CLASSES
 
 
 def test_a_state_comes_back_as_it_was(tmp_path: Path) -> None:
-    progress = Progress(3, 2, 32, 8, "a" * 64, 0.5, 1, {"total": 0.25})
+    progress = RunProgress(3, 2, 32, 8, "a" * 64, 0.5, 1, {"total": 0.25})
     save_state(tmp_path, progress, {"w": torch.ones(2)}, {"state": {}, "param_groups": []}, {"w": torch.zeros(2)})
     state = read_state(tmp_path)
     assert state["progress"] == progress
@@ -23,13 +22,13 @@ def test_a_state_comes_back_as_it_was(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == [STATE]
 
 
-def test_a_full_disk_is_told_and_the_state_before_stays(tmp_path: Path) -> None:
-    save_state(tmp_path, Progress(1), {"w": torch.ones(2)}, {}, {})
+def test_a_full_disk_is_reported_and_the_state_before_stays(tmp_path: Path) -> None:
+    save_state(tmp_path, RunProgress(1), {"w": torch.ones(2)}, {}, {})
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))  # what a file may grow to, as on a full disk
     try:
-        with pytest.raises(EmatError, match=r"state.pt cannot be written .* --resume: the state before is kept"):
-            save_state(tmp_path, Progress(2), {"w": torch.ones(10**6)}, {}, {})
+        with pytest.raises(EmatError, match=r"state.pt cannot be written .* --resume; the last saved state is kept"):
+            save_state(tmp_path, RunProgress(2), {"w": torch.ones(10**6)}, {}, {})
         with pytest.raises(EmatError, match=r"best.safetensors cannot be written"):
             save_trained(tmp_path / "best.safetensors", build_method("emat", device="cpu"), {})
     finally:
@@ -39,21 +38,21 @@ def test_a_full_disk_is_told_and_the_state_before_stays(tmp_path: Path) -> None:
 
 
 def test_a_head_tells_the_classes_it_was_trained_on(tiny: Path) -> None:
-    settings = Settings(data=(tiny,), fold=0)
-    drawn_from = open_run_data(settings).tasks.drawn_from
-    said = provenance(as_plain(settings), "efficientnet-lite2", build_method("emat", device="cpu"), drawn_from)
+    options = TrainingOptions(data=(tiny,), fold=0)
+    drawn_from = open_run_data(options).tasks.drawn_from
+    said = provenance(options, "efficientnet-lite2", build_method("emat", device="cpu"), drawn_from)
     assert json.loads(said["classes"]) == list(CLASSES[2:])
     assert said["data_sha256"] == drawn_from.sha256
 
 
 @pytest.mark.parametrize("content", [b"", b"nonsense", b"junk\n"])
-def test_a_damaged_state_is_told(content: bytes, tmp_path: Path) -> None:
+def test_a_damaged_state_is_reported(content: bytes, tmp_path: Path) -> None:
     (tmp_path / STATE).write_bytes(content)
-    with pytest.raises(EmatError, match="is no state that emat"):
+    with pytest.raises(EmatError, match="is not a state that emat"):
         read_state(tmp_path)
 
 
 def test_another_file_is_no_state(tmp_path: Path) -> None:
     torch.save({"weights": {}}, tmp_path / STATE)
-    with pytest.raises(EmatError, match="is no state that emat"):
+    with pytest.raises(EmatError, match="is not a state that emat"):
         read_state(tmp_path)

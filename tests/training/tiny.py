@@ -6,7 +6,7 @@ import numpy as np
 from PIL import Image
 
 from emat.images import write_indexed_png
-from emat.training.settings import Settings
+from emat.training.options import TrainingOptions
 
 CLASSES = ("ant", "bee", "cat", "dog", "elk", "fox", "gnu", "hen")
 COLOURS = [(230, 30, 30), (30, 230, 30), (30, 30, 230), (230, 230, 30), (230, 30, 230), (30, 230, 230), (9, 9, 9)]
@@ -17,16 +17,16 @@ HEIGHT, WIDTH, PHOTOS_PER_CLASS = 48, 64, 3
 def tiny_dataset(root: Path, classes: tuple[str, ...] = CLASSES) -> Path:
     """Photo `k` of class c shows c on the left and the next class on the right."""
     random = np.random.default_rng(0)
-    for place in range(len(classes)):
+    for index in range(len(classes)):
         for photo in range(PHOTOS_PER_CLASS):
             pixels = random.integers(90, 160, (HEIGHT, WIDTH, 3), dtype=np.uint8)
             mask = np.zeros((HEIGHT, WIDTH), np.uint8)
-            other = (place + 1) % len(classes)
-            for value, left in ((place, 4 + photo), (other, 36 + photo)):
+            other = (index + 1) % len(classes)
+            for value, left in ((index, 4 + photo), (other, 36 + photo)):
                 top = 8 + 6 * photo
                 pixels[top : top + 20, left : left + 22] = COLOURS[value]
                 mask[top : top + 20, left : left + 22] = value + 1
-            name = f"{classes[place]}{photo}"
+            name = f"{classes[index]}{photo}"
             (root / "images").mkdir(parents=True, exist_ok=True)
             Image.fromarray(pixels).save(root / "images" / f"{name}.png")
             write_indexed_png(root / "masks" / f"{name}.png", mask)
@@ -34,7 +34,7 @@ def tiny_dataset(root: Path, classes: tuple[str, ...] = CLASSES) -> Path:
     return root
 
 
-def tiny_settings(data: Path, out: Path, **changes: object) -> Settings:
+def tiny_options(data: Path, out: Path, **changes: object) -> TrainingOptions:
     """A run of a few seconds: 2 epochs of 3 steps at 64 pixels."""
     values: dict[str, object] = {
         "data": (data,),
@@ -50,4 +50,4 @@ def tiny_settings(data: Path, out: Path, **changes: object) -> Settings:
         "device": "cpu",
         "save_every": 1,
     }
-    return Settings(**{**values, **changes})  # type: ignore[arg-type]
+    return TrainingOptions(**{**values, **changes})  # type: ignore[arg-type]

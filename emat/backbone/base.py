@@ -1,0 +1,141 @@
+"""The interface of all backbones: frozen networks that turn pixels into tokens."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from emat.backbone.tokens import Grid, Tokens
+from emat.errors import EmatError
+from emat.tensor_files import misfits, shapes_of
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from emat.backbone.registry import BackboneSpec
+
+
+class Backbone(nn.Module, ABC):
+    """Turns normalised pixels (B, 3, H, W) into tokens (B, C, 1 + T, d), without gradients.
+
+    It always stays in evaluation mode, so that training a method around it does not change it.
+
+    The names of its parameters and buffers are the public names, so that public weights load as they are.
+    """
+
+    channels: int  # C
+    width: int  # d
+    spec: BackboneSpec | None = None  # the registry's entry it was built from, if it was
+
+    @abstractmethod
+    def grid(self, height: int, width: int) -> Grid:
+        """Return rows and columns of patch tokens for pixels of this size; EmatError if the size does not fit."""
+
+    @abstractmethod
+    def encode(self, pixels: Tensor) -> Tokens:
+        """Compute the tokens of pixels that were checked."""
+
+    def dense_maps(self, pixels: Tensor) -> list[Tensor]:
+        """Maps of several depths for classifiers of single pixels, each (B, features, h, w) at its own resolution.
+
+        Here the patch tokens of all channels; a backbone that has finer or fewer maps gives those instead.
+        """
+        rows, columns = self.grid(pixels.shape[2], pixels.shape[3])
+        tokens = self(pixels)[:, :, 1:]  # (B, C, T, d)
+        return [tokens.transpose(2, 3).reshape(len(tokens), -1, rows, columns)]
+
+    def encode_maps(self, pixels: Tensor) -> tuple[Tensor, ...]:
+        """Compute, for checked pixels, what is worth keeping of a photo: here its tokens.
+
+        A network whose tokens are larger than what they are made from overrides this together with `tokens_from` and
+        `mirror`. Every tensor starts with the batch's axis.
+        """
+        return (self.encode(pixels),)
+
+    def tokens_from(self, maps: Sequence[Tensor], size: tuple[int, int]) -> Tokens:
+        """Make tokens (B, C, 1 + T, d) of what `maps` returned for photos of `size` (H, W) pixels."""
+        return maps[0]
+
+    def mirror(self, maps: Sequence[Tensor], size: tuple[int, int]) -> tuple[Tensor, ...]:
+        """Mirror what `maps` returned from left to right.
+
+        This is nearly, and for a network with asymmetric padding not exactly, what `maps` returns for the mirrored
+        photo, and it costs nothing.
+        """
+        tokens = maps[0]
+        patches = tokens[:, :, 1:].unflatten(2, self.grid(*size)).flip(3).flatten(2, 3)  # (B, C, T, d)
+        return (torch.cat([tokens[:, :, :1], patches], dim=2),)
+
+    @torch.no_grad()
+    def maps(self, pixels: Tensor) -> tuple[Tensor, ...]:
+        """Compute what is worth keeping of photos, from which `tokens_from` makes their tokens.
+
+        Args:
+            pixels: Normalised pixels (B, 3, H, W).
+
+        Raises:
+            EmatError: If the pixels have another shape or type, do not fit the backbone, or are not finite.
+        """
+        self._check(pixels)
+        return self.encode_maps(pixels)
+
+    @torch.no_grad()
+    def forward(self, pixels: Tensor) -> Tokens:
+        """Compute tokens.
+
+        Args:
+            pixels: Normalised pixels (B, 3, H, W).
+
+        Returns:
+            Tokens (B, C, 1 + T, d).
+
+        Raises:
+            EmatError: If the pixels have another shape or type, an unsuitable size, or values that are not finite.
+        """
+        self._check(pixels)
+        return self.encode(pixels)
+
+    def _check(self, pixels: Tensor) -> None:
+        if pixels.ndim != 4 or pixels.shape[1] != 3:
+            raise EmatError(f"a backbone takes pixels shaped (B, 3, H, W), not {tuple(pixels.shape)}")
+        if not pixels.is_floating_point():
+            raise EmatError(f"a backbone takes normalised float pixels, not {pixels.dtype}; scale and normalise first")
+        self.grid(pixels.shape[2], pixels.shape[3])
+        # A traced graph cannot branch on values; whoever exports a backbone checks its pixels outside.
+        if not torch.compiler.is_compiling() and not bool(torch.isfinite(pixels).all()):
+            raise EmatError(
+                "the pixels given to the backbone hold NaN or infinite values; check the image they came from"
+            )
+
+    def train(self, mode: bool = True) -> Self:
+        """Stay in evaluation mode, even if the method around it is trained."""
+        return super().train(False)
+
+    def load_public(self, tensors: Mapping[str, Tensor]) -> None:
+        """Load weights under their public names; EmatError says what is missing or unknown."""
+        used = used_tensors(tensors)
+        if wrong := misfits(shapes_of(used), self.shapes()):
+            raise EmatError(f"these weights do not fit the backbone: {wrong}")
+        self.load_state_dict(used, strict=False)
+        self.freeze()
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return name and shape of every tensor that weights must hold."""
+        return shapes_of(used_tensors(self.state_dict()))
+
+    def freeze(self) -> Self:
+        """Turn gradients off and evaluation mode on; every constructor ends with this."""
+        return self.requires_grad_(False).eval()
+
+
+def used_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Leave out what no feature depends on: mask tokens, poolers, classifiers and batch counters of public files."""
+    return {name: value for name, value in tensors.items() if not _is_unused(name)}
+
+
+def _is_unused(name: str) -> bool:
+    return name == "mask_token" or name.startswith(("pooler.", "head.", "fc.")) or name.endswith("num_batches_tracked")

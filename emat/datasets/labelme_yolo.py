@@ -1,0 +1,123 @@
+"""Folders of photos whose masks are outlines: LabelMe's JSON files and YOLO's text files."""
+
+from contextlib import suppress
+from functools import cached_property
+from pathlib import Path
+
+from emat.datasets.dataset import Dataset
+from emat.datasets.file_tree import FileTree, TreeDataset
+from emat.errors import EmatError
+from emat.files import walk
+from emat.formats.class_names import number_classes, read_class_names
+from emat.formats.drawing import Drawing, LabelMap
+from emat.formats.labelme import read_labelme
+from emat.formats.yolo import read_yolo, read_yolo_names
+from emat.images import PHOTO_SUFFIXES, Pixels, photo_size, read_photo
+
+YOLO_CLASS_FILES = ("data.yaml", "dataset.yaml", "data.yml", "classes.txt")
+
+
+def json_files(root: Path) -> list[Path]:
+    """Return the JSON files of a folder and the folders below it, sorted by their paths."""
+    return sorted(folder / name for folder, names in walk(root) for name in names if name.endswith(".json"))
+
+
+class LabelMeDataset(Dataset):
+    """A JSON file for each photo. The name of a photo is the path of its JSON file without suffix.
+
+    Classes are those that `labels.txt` or `classes.txt` lists; without these files, all labels in alphabetical order,
+    except the labels for void.
+    """
+
+    kind = "labelme"
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._files = {path.relative_to(root).with_suffix("").as_posix(): path for path in json_files(root)}
+        self._read: dict[str, Drawing] = {}
+        if not self._files:
+            raise EmatError(f"{root} has no LabelMe files; put a JSON file beside each photo")
+        self.names = tuple(self._files)
+
+    @cached_property
+    def classes(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The labels that are listed, or all labels in the files that do not mean void."""
+        for file in (self.root / "labels.txt", self.root / "classes.txt"):
+            if file.is_file():
+                return read_class_names(file)
+        labels: set[str] = set()
+        for name in self.names:
+            with suppress(EmatError):  # a damaged file is reported when its mask is read
+                labels.update(drawn.class_name for drawn in self._drawing(name).objects if not drawn.crowd)
+        return number_classes(sorted(labels))
+
+    def image(self, name: str) -> Pixels:
+        """Return the photo, (H, W, 3) uint8."""
+        return read_photo(self.photo_file(name))
+
+    def image_size(self, name: str) -> tuple[int, int]:
+        """Return the height and width of the photo, from its header."""
+        return photo_size(self.photo_file(name))
+
+    def photo_file(self, name: str) -> Path:
+        """Return the path of the photo, which is `imagePath` in the JSON file."""
+        drawing, file = self._drawing(name), self._files[name]
+        photo = file.parent / drawing.photo
+        if not photo.is_file():
+            raise EmatError(f"{photo} does not exist; add the photo, or correct imagePath in {file}")
+        return photo
+
+    def mask_file(self, name: str) -> Path | None:
+        """Return the path of the JSON file."""
+        return self._files.get(name)
+
+    def mask(self, name: str) -> LabelMap:
+        """Return class indices, (H, W), drawn from the outlines."""
+        return self._drawing(name).label_map(self.classes)
+
+    def _drawing(self, name: str) -> Drawing:
+        if name not in self._files:
+            raise self.unknown(name)
+        if name not in self._read:
+            self._read[name] = read_labelme(self._files[name])
+        return self._read[name]
+
+
+class YoloDataset(TreeDataset):
+    """Photos in `images/`, outlines in `labels/`. The name of a photo is its path without suffix.
+
+    The outlines of `images/train/x.jpg` are in `labels/train/x.txt`, those of `train/images/x.jpg` in
+    `train/labels/x.txt`.
+    """
+
+    kind = "yolo"
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._tree = FileTree(root)
+        photos = self._tree.files("", PHOTO_SUFFIXES, nested=True)
+        self._photos = {name: path for name, path in photos.items() if "images" in name.split("/")[:-1]}
+        if not self._photos:
+            raise EmatError(f"{root} has no photos in a folder named images; put them there")
+        self.names = tuple(self._photos)
+        file = next((root / file for file in YOLO_CLASS_FILES if (root / file).is_file()), None)
+        if file is None:
+            raise EmatError(f"{root} has no class list; put a data.yaml with names or a classes.txt into it")
+        self.classes = read_yolo_names(file)
+
+    def mask(self, name: str) -> LabelMap:
+        """Return class indices, (H, W), drawn from the outlines; all background if there is no text file."""
+        return read_yolo(self._labels(name), name, self.image_size(name), self.classes).label_map(self.classes)
+
+    def mask_file(self, name: str) -> Path | None:
+        """Return the path of the text file; None if there is none."""
+        labels = self._labels(name)
+        return labels if labels.is_file() else None
+
+    def _labels(self, name: str) -> Path:
+        if name not in self._photos:
+            raise self.unknown(name)
+        *folders, stem = name.split("/")
+        last = len(folders) - 1 - folders[::-1].index("images")  # YOLO tools also replace the last folder of this name
+        folders[last] = "labels"
+        return self.root.joinpath(*folders, f"{stem}.txt")

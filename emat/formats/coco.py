@@ -1,0 +1,182 @@
+"""COCO instance JSON: one file for all photos, with objects as polygons or run lengths."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emat.errors import EmatError
+from emat.files import inner_name, whole_file
+from emat.formats.class_names import VOID_NAME, number_classes
+from emat.formats.drawing import Drawing, DrawnObject, LabelMap
+from emat.formats.regions import Region, outline
+from emat.formats.run_lengths import Counts, counts_of_mask, counts_of_region, pack
+from emat.formats.writing import Writer
+from emat.images import VOID, Pixels
+
+COCO_CLASSES = (
+    "person", "bicycle", "car", "motorcycle", "airplane", "bus", "train", "truck", "boat", "traffic light",
+    "fire hydrant", "stop sign", "parking meter", "bench", "bird", "cat", "dog", "horse", "sheep", "cow",
+    "elephant", "bear", "zebra", "giraffe", "backpack", "umbrella", "handbag", "tie", "suitcase", "frisbee",
+    "skis", "snowboard", "sports ball", "kite", "baseball bat", "baseball glove", "skateboard", "surfboard",
+    "tennis racket", "bottle", "wine glass", "cup", "fork", "knife", "spoon", "bowl", "banana", "apple",
+    "sandwich", "orange", "broccoli", "carrot", "hot dog", "pizza", "donut", "cake", "chair", "couch",
+    "potted plant", "bed", "dining table", "toilet", "tv", "laptop", "mouse", "remote", "keyboard",
+    "cell phone", "microwave", "oven", "toaster", "sink", "refrigerator", "book", "clock", "vase", "scissors",
+    "teddy bear", "hair drier", "toothbrush",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class CocoInstances:
+    """Class names in the order of their category ids, and the drawing of each photo by its file name."""
+
+    classes: tuple[str, ...]
+    drawings: Mapping[str, Drawing]
+
+
+def read_coco(path: Path) -> CocoInstances:
+    """Read a COCO instance file. Objects that have only a box and no outline are left out.
+
+    Raises:
+        EmatError: The file cannot be read, or is not COCO instance JSON.
+    """
+    content = _parse(path)
+    try:
+        categories = {int(c["id"]): str(c["name"]) for c in content["categories"]}
+        photos = {int(p["id"]): p for p in content["images"]}
+        objects = _objects_by_photo(content["annotations"], categories, photos)
+        drawings = [
+            Drawing(inner_name(str(p["file_name"])), int(p["height"]), int(p["width"]), tuple(objects[number]))
+            for number, p in photos.items()
+        ]
+    except EmatError as error:
+        raise EmatError(f"{path}: {error}") from None
+    except (KeyError, TypeError, ValueError) as error:
+        raise EmatError(
+            f"{path} is not COCO instance JSON: {type(error).__name__} {error}; "
+            "it needs images, annotations and categories"
+        ) from None
+    # Two categories of the same name are one class.
+    names = dict.fromkeys(categories[number] for number in sorted(categories))
+    return CocoInstances(number_classes(list(names)), {drawing.photo: drawing for drawing in drawings})
+
+
+class CocoWriter(Writer):
+    """Writes `annotations.json`, in which every region is an object with packed run lengths or a polygon.
+
+    Category ids are class indices. Void is written as a crowd region of each class in the photo, or of the first class
+    if there is none, because evaluations ignore what is found in a crowd region.
+    """
+
+    format = "coco"
+    file = "annotations.json"
+
+    def result_path(self, name: str) -> str:
+        """Return the name of the photo, because all photos share one file."""
+        return name
+
+    def _is_there(self, path: str) -> bool:
+        return True  # the objects are in the journal
+
+    def _write(self, name: str, label_map: LabelMap, photo: Pixels | None, photo_file: Path | None) -> dict[str, Any]:
+        size = (int(label_map.shape[0]), int(label_map.shape[1]))
+        objects = [self._object(index, region, size) for index, region in self._regions(label_map)]
+        void = label_map == VOID
+        if void.any():
+            present = list(dict.fromkeys(drawn["category_id"] for drawn in objects)) or [1]
+            objects += [_crowd(index, counts_of_mask(void), _box(void), size) for index in present]
+        return {"size": size, "objects": objects}
+
+    def _object(self, index: int, region: Region, size: tuple[int, int]) -> dict[str, Any]:
+        if self.options.shapes == "polygons":
+            corners = outline(region, self.options.tolerance)
+            segmentation: Any = [[_short(number) for number in corners.ravel().tolist()]]
+        else:
+            segmentation = {"size": size, "counts": pack(counts_of_region(region, size))}
+        return {
+            "category_id": index,
+            "segmentation": segmentation,
+            "area": region.area,
+            "bbox": region.box,
+            "iscrowd": 0,
+        }
+
+    def _finish(self) -> None:
+        categories = [
+            {"id": number, "name": name, "supercategory": ""}
+            for number, name in enumerate(self.classes, start=1)
+            if name != VOID_NAME
+        ]
+        head = {"info": {"description": "label maps written by emat"}, "licenses": [], "categories": categories}
+        with whole_file(self.out / self.file) as unfinished, unfinished.open("w", encoding="utf-8") as file:
+            file.write(json.dumps(head, ensure_ascii=False)[:-1])
+            for title, items in (("images", self._photos()), ("annotations", self._annotations())):
+                file.write(f', "{title}": [')
+                for number, item in enumerate(items):  # one at a time, to keep memory small with many photos
+                    file.write((",\n" if number else "\n") + json.dumps(item, ensure_ascii=False))
+                file.write("]")
+            file.write("}\n")
+
+    def _photos(self) -> Iterator[dict[str, Any]]:
+        for number, record in enumerate(self._records(), start=1):
+            height, width = record["size"]
+            yield {"id": number, "file_name": record["name"], "height": height, "width": width}
+
+    def _annotations(self) -> Iterator[dict[str, Any]]:
+        objects = (
+            (photo, drawn) for photo, record in enumerate(self._records(), start=1) for drawn in record["objects"]
+        )
+        for number, (photo, drawn) in enumerate(objects, start=1):
+            yield {"id": number, "image_id": photo, **drawn}
+
+
+def _parse(path: Path) -> Any:
+    try:
+        return json.loads(path.read_bytes())
+    except OSError as error:
+        raise EmatError(f"{path} cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise EmatError(f"{path} is not JSON ({error}); fetch or export it again") from None
+
+
+def _objects_by_photo(
+    annotations: Iterable[dict[str, Any]], categories: Mapping[int, str], photos: Mapping[int, Any]
+) -> dict[int, list[DrawnObject]]:
+    objects: dict[int, list[DrawnObject]] = {number: [] for number in photos}
+    for annotation in annotations:
+        photo, category = int(annotation["image_id"]), int(annotation["category_id"])
+        if photo not in photos:
+            raise EmatError(f"annotation {annotation.get('id')} is for image {photo}, which is not in the file")
+        if category not in categories:
+            raise EmatError(f"annotation {annotation.get('id')} has category {category}, which is not in the file")
+        region = annotation.get("segmentation")
+        if region:
+            objects[photo].append(DrawnObject(categories[category], region, bool(annotation.get("iscrowd"))))
+    return objects
+
+
+def _crowd(index: int, counts: Counts, box: tuple[int, int, int, int], size: tuple[int, int]) -> dict[str, Any]:
+    return {
+        "category_id": index,
+        "segmentation": {"size": size, "counts": pack(counts)},
+        "area": int(counts[1::2].sum()),
+        "bbox": box,
+        "iscrowd": 1,
+    }
+
+
+def _box(mask: NDArray[np.bool_]) -> tuple[int, int, int, int]:
+    """Return left, top, width and height of the box around the mask."""
+    rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
+    left, top = int(columns[0]), int(rows[0])
+    return left, top, int(columns[-1]) + 1 - left, int(rows[-1]) + 1 - top
+
+
+def _short(number: float) -> float:
+    """Round a coordinate to a hundredth of a pixel, and write whole numbers without a fraction."""
+    return int(number) if number.is_integer() else round(number, 2)

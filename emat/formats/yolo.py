@@ -1,0 +1,157 @@
+"""YOLO segmentation: a text file for each photo, with the class number and the outline of one object on each line."""
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from emat.errors import EmatError
+from emat.files import without_suffix, write_text
+from emat.formats.class_names import VOID_NAME, number_classes, read_class_names
+from emat.formats.drawing import Drawing, DrawnObject, LabelMap
+from emat.formats.regions import outline
+from emat.formats.writing import WriteOptions, Writer
+from emat.images import Pixels
+
+# Group 1 is quoted text, in which # does not start a comment.
+COMMENT = re.compile(r"""("(?:\\.|[^"\\])*"|'(?:''|[^'])*')|(?:^|\s)#.*""")
+NUMBERS_OF_A_BOX = 4
+FEWEST_NUMBERS = 6
+
+
+def read_yolo(path: Path, photo: str, size: tuple[int, int], classes: Sequence[str]) -> Drawing:
+    """Read the objects of one photo.
+
+    Args:
+        path: The text file. If it does not exist, there are no objects.
+        photo: The name of the photo.
+        size: Its height and width.
+        classes: The class names; class number 0 is `classes[0]`.
+
+    Raises:
+        EmatError: The file cannot be read, or a line is not an outline.
+    """
+    height, width = size
+    named = [name for name in classes if name != VOID_NAME]
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    except (OSError, UnicodeDecodeError) as error:
+        raise EmatError(f"{path} cannot be read as text ({error}); export it again") from None
+    objects = [
+        _object(line, f"{path}, line {number}", size, named)
+        for number, line in enumerate(lines, start=1)
+        if line.strip()
+    ]
+    return Drawing(photo, height, width, tuple(objects))
+
+
+def _object(line: str, where: str, size: tuple[int, int], classes: Sequence[str]) -> DrawnObject:
+    try:
+        first, *rest = line.split()
+        number, fractions = int(first), [float(word) for word in rest]
+    except ValueError:
+        raise EmatError(f"{where}: {line[:60]!r} is not a class number and fractions") from None
+    if len(fractions) == NUMBERS_OF_A_BOX:
+        raise EmatError(f"{where} is a box instead of an outline; export the labels for segmentation")
+    if len(fractions) < FEWEST_NUMBERS or len(fractions) % 2:
+        raise EmatError(f"{where} has {len(fractions)} coordinates; an outline has at least three x y pairs")
+    if not all(-1 <= fraction <= 2 for fraction in fractions):
+        raise EmatError(f"{where} has coordinates beyond the photo; they are fractions from 0 to 1, not pixels")
+    if not 0 <= number < len(classes):
+        raise EmatError(f"{where} has class {number}, but there are classes 0 to {len(classes) - 1}")
+    scale = (size[1], size[0])  # x by the width, y by the height
+    outline = [fraction * scale[i % 2] for i, fraction in enumerate(fractions)]
+    return DrawnObject(classes[number], [outline])
+
+
+class YoloWriter(Writer):
+    """Writes `labels/<name>.txt` for the photo `images/<name>`, and `data.yaml`. Every region is a line.
+
+    YOLO does not have void, so void pixels are written as background. Holes are joined to the outline by a cut, as
+    `emat.formats.regions` explains.
+    """
+
+    format = "yolo"
+
+    def __init__(self, out: Path, classes: Sequence[str], options: WriteOptions, run: str) -> None:
+        if options.shapes == "masks":
+            raise EmatError("YOLO files can only have polygons; write coco or labelme for masks")
+        super().__init__(out, classes, options, run)
+
+    def result_path(self, name: str) -> str:
+        """Return the path of the text file: `labels` replaces the last folder `images`, as in YOLO tools."""
+        *folders, file = self.photo_path(name).split("/")
+        folders[len(folders) - 1 - folders[::-1].index("images")] = "labels"
+        return "/".join([*folders, f"{without_suffix(file)}.txt"])
+
+    def _begin(self) -> None:
+        names = [f"  {number}: {json.dumps(name, ensure_ascii=False)}" for name, number in self._named()]
+        write_text(self.out / "data.yaml", "\n".join(["train: images", "val: images", "names:", *names]) + "\n")
+
+    def _write(self, name: str, label_map: LabelMap, photo: Pixels | None, photo_file: Path | None) -> dict[str, Any]:
+        number_of = dict(self._named())
+        size = np.array([label_map.shape[1], label_map.shape[0]])
+        lines = []
+        for index, region in self._regions(label_map):
+            fractions = outline(region, self.options.tolerance) / size
+            words = (f"{fraction:.6f}".rstrip("0").rstrip(".") for fraction in fractions.ravel().tolist())
+            lines.append(f"{number_of[self.classes[index - 1]]} {' '.join(words)}\n")
+        write_text(self.out / self.result_path(name), "".join(lines))
+        return {}
+
+    def _named(self) -> list[tuple[str, int]]:
+        """Return the class names with YOLO's numbers, which start at 0."""
+        return [(name, i) for i, name in enumerate(name for name in self.classes if name != VOID_NAME)]
+
+
+def read_yolo_names(path: Path) -> tuple[str, ...]:
+    """Read the class names of a `data.yaml`, whose `names` is a list or mapping, or of a `classes.txt`.
+
+    Raises:
+        EmatError: The file cannot be read, or has no class names.
+    """
+    if path.suffix not in (".yaml", ".yml"):
+        return read_class_names(path)
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise EmatError(f"{path} cannot be read as text ({error})") from None
+    names = _names_in_yaml([COMMENT.sub(lambda found: found[1] or "", line).rstrip() for line in lines])
+    if not names:
+        raise EmatError(f"{path} has no class list; it needs names: [cat, dog], or one name on each line below names:")
+    return number_classes(names)
+
+
+def _names_in_yaml(lines: Sequence[str]) -> list[str]:
+    """Return the values of `names:` in the three forms that YOLO tools write; nothing else of YAML is read."""
+    start = next((i for i, line in enumerate(lines) if line.startswith("names:")), None)
+    if start is None:
+        return []
+    inline = lines[start].removeprefix("names:").strip()
+    if inline:
+        joined = " ".join([inline, *lines[start + 1 :]]) if "]" not in inline and "}" not in inline else inline
+        items = joined.strip("[{").split("]")[0].split("}")[0].split(",")
+    else:
+        items = []
+        for line in lines[start + 1 :]:
+            if line and not line.startswith((" ", "-", "\t")):
+                break
+            items.append(line.strip().removeprefix("-"))
+    return [_value(item) for item in items if item.strip()]
+
+
+def _value(item: str) -> str:
+    """Return the name in `cat`, `'cat'`, `"cat"` or `0: cat`."""
+    number, colon, name = item.partition(":")
+    text = (name if colon and number.strip().isdecimal() else item).strip()
+    if len(text) > 1 and text[0] == text[-1] == '"':
+        try:
+            return str(json.loads(text))
+        except ValueError:
+            return text[1:-1]
+    if len(text) > 1 and text[0] == text[-1] == "'":
+        return text[1:-1].replace("''", "'")
+    return text

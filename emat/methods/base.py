@@ -1,0 +1,306 @@
+"""The interface that every few-shot method implements.
+
+Prediction, evaluation and training all run a method through the same steps:
+
+    photo                       -> Features            expensive; once per photo, kept by caches
+    Features                    -> query encoding      once per photo
+    Features and a mask         -> support encoding    once per (photo, class)
+    query and support encoding  -> evidence            once per pair, shared by every task that has the pair
+    evidence by way and shot    -> Decision            which ways are present, and where they are
+
+A method that learns from all supports of a task together has one more step, which does nothing by default:
+
+    labelled photos             -> Learnt              `learn`, once per set of supports
+    query encoding and Learnt   -> learnt evidence     `apply_learnt`, once per query and set of supports
+
+`decide` then gets the learnt evidence beside the evidence of the pairs. What `learn` returns depends on its arguments
+alone, so a caller keeps it under the supports that it came from: an evaluation learns once for all queries that share
+their supports, and a fitted segmenter learns once for all photos. A method that learns keeps the comparison of pairs
+as it is, so evidence of pairs is still shared between tasks.
+
+Encodings, evidence and `Learnt` belong to the method: callers keep them and hand them back without looking inside.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from emat.errors import EmatError
+from emat.images import Pixels, to_pixels
+from emat.methods.label_map import make_label_map
+from emat.model.network import PUBLISHED_SHAPE, Shape
+from emat.tensor_files import misfits, shapes_of
+
+PAPER_THRESHOLD = 0.5  # delta (paper, Sec. 4): the least presence or foreground probability that counts
+PAPER_LAMBDA = 0.1  # weight of the classification loss (paper, Sec. 5)
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """The least probability at which a class counts as present, and at which a pixel counts as the class.
+
+    Raises:
+        EmatError: If a threshold is not a number from 0 to 1.
+    """
+
+    presence: float = PAPER_THRESHOLD
+    mask: float = PAPER_THRESHOLD
+
+    def __post_init__(self) -> None:
+        for name in ("presence", "mask"):
+            value = getattr(self, name)
+            if not (isinstance(value, (int, float)) and 0 <= value <= 1):
+                raise EmatError(f"the {name} threshold is a probability between 0 and 1, not {value!r}")
+
+
+PAPER_THRESHOLDS = Thresholds()
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """How a photo becomes pixels for a method."""
+
+    image_size: int  # the side, in pixels, of the square that the photo is resized to
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+
+
+@dataclass(frozen=True)
+class Features:
+    """What a method keeps of one photo."""
+
+    tensors: tuple[Tensor, ...]
+    size: tuple[int, int]  # height and width of the pixels that the tensors were computed from
+
+
+@dataclass(frozen=True)
+class LabelledFeatures:
+    """A photo as `Method.learn` gets it, with what is known of its pixels."""
+
+    features: Features
+    masks: Tensor  # (N, H, W) uint8 of any size, one mask a way: 1 = the class, 0 = not the class, 255 = unknown
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A method's answer to one task. `scores` and `present` are None if the method only segments."""
+
+    scores: tuple[float, ...] | None  # the probability that each way is present
+    present: tuple[bool, ...] | None
+    probabilities: NDArray[np.float32]  # (N, H, W): the foreground probability of each way
+    mask_threshold: float = PAPER_THRESHOLD
+    background: NDArray[np.float32] | None = None  # (H, W): replaces the mask threshold if the background competes
+
+    @cached_property
+    def label_map(self) -> NDArray[np.uint8]:
+        """The label map (H, W): 0 = background, i = the i-th way, counted from 1; computed when first asked for."""
+        return make_label_map(self.probabilities, self.mask_threshold if self.background is None else self.background)
+
+    @property
+    def certainty(self) -> tuple[float, ...]:
+        """How likely each way is present: its score, or its highest pixel probability if the method only segments."""
+        if self.scores is not None:
+            return self.scores
+        return tuple(float(value) for value in self.probabilities.max(axis=(1, 2)))
+
+
+@dataclass(frozen=True)
+class LossWeights:
+    """The weights of the parts of the training loss."""
+
+    presence: float = PAPER_LAMBDA
+    foreground: float = 1.0  # weight of a foreground pixel; a background pixel has weight 1
+
+
+@dataclass(frozen=True)
+class Losses:
+    """The loss of a batch of 1-way 1-shot tasks and its parts."""
+
+    total: Tensor
+    presence: Tensor | None
+    masks: Tensor
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How the trainable part of a method is optimised; the defaults are those of the paper."""
+
+    optimizer: Literal["adam", "sgd"] = "adam"
+    learning_rate: float = 1e-3
+    momentum: float = 0.0  # for SGD
+    weight_decay: float = 0.0
+    trains_backbone: bool = False  # if so, features change with every step and are not worth caching
+
+
+Learnt: TypeAlias = Any  # what `Method.learn` returns: the method's own dataclass of tensors
+
+
+class Method(nn.Module, ABC):
+    """A few-shot method with its backbone. Training changes the parameters that require gradients.
+
+    To add a method, subclass this, implement the abstract methods and list the class in `emat.methods.registry`; a
+    separate package lists it under the entry point group `emat.methods` instead.
+    """
+
+    name: str
+    preparation: Preparation
+    recipe: Recipe = Recipe()
+    shape: Shape = PUBLISHED_SHAPE  # sizes of its network that differ from the published ones
+
+    @abstractmethod
+    def features(self, pixels: Tensor) -> list[Features]:
+        """Compute what is kept of each photo; it must not depend on trained weights.
+
+        Args:
+            pixels: Prepared pixels (B, 3, H, W).
+
+        Returns:
+            One `Features` for each of the B photos.
+        """
+
+    @torch.no_grad()
+    def photo_features(self, photo: Pixels) -> Features:
+        """Compute what is kept of one photo (H, W, 3), on the method's device."""
+        return self.features(self.prepare(photo))[0]
+
+    def prepare(self, photo: Pixels) -> Tensor:
+        """Resize a photo (H, W, 3) to the square that the method takes and normalise it: (1, 3, S, S)."""
+        side, device = self.preparation.image_size, next(self.parameters()).device
+        pixels = to_pixels(photo, (side, side), self.preparation.mean, self.preparation.std)
+        return torch.from_numpy(pixels)[None].to(device)
+
+    def mirror(self, features: Features) -> Features | None:
+        """Mirror the features of a photo from left to right; None if only a mirrored photo gives mirrored features."""
+        return None
+
+    def feature_weights(self) -> Mapping[str, Tensor]:
+        """Return the weights that `features` depend on, by default all frozen ones.
+
+        Caches compare them, so that features of other weights are never taken for these.
+        """
+        frozen = {name: value for name, value in self.named_parameters() if not value.requires_grad}
+        return {**frozen, **dict(self.named_buffers())}
+
+    def trained_weights(self) -> dict[str, Tensor]:
+        """Return what training changes and a head file holds.
+
+        By default these are the parameters that require gradients and the buffers of the modules that have them.
+        """
+        weights: dict[str, Tensor] = {}
+        for prefix, module in self.named_modules():
+            own = dict(module.named_parameters(prefix, recurse=False))
+            if any(value.requires_grad for value in own.values()):
+                weights.update({name: value for name, value in own.items() if value.requires_grad})
+                weights.update(module.named_buffers(prefix, recurse=False))
+        return weights
+
+    def load_trained_weights(self, tensors: Mapping[str, Tensor]) -> None:
+        """Load what `trained_weights` returned.
+
+        Raises:
+            EmatError: If a name or shape does not fit; nothing is loaded then.
+        """
+        own = self.trained_weights()
+        if wrong := misfits(shapes_of(tensors), shapes_of(own)):
+            raise EmatError(f"these tensors are not the weights of a trained {self.name} head: {wrong}")
+        self.load_state_dict(dict(tensors), strict=False)
+
+    @abstractmethod
+    def encode_query(self, features: Features) -> Any:
+        """Encode a photo in which the ways are looked for."""
+
+    @abstractmethod
+    def encode_support(self, features: Features, mask: Tensor) -> Any:
+        """Encode a photo that shows one class.
+
+        Args:
+            features: What `features` returned for the photo.
+            mask: (H, W) of any size; the class is where it is above 0.
+        """
+
+    def learn(self, photos: Sequence[LabelledFeatures]) -> Learnt | None:
+        """Learn from all photos of a task together; by default nothing is learnt.
+
+        The result may depend on the arguments alone, so that callers can keep it for all queries of these supports.
+        Callers may skip this step when `learns` is False.
+
+        Args:
+            photos: The supports of all ways, each photo once, and photos that show none of the ways.
+
+        Returns:
+            A dataclass whose fields are tensors, tuples of tensors or None, so that it can be stored in a file and
+            moved between devices; None if nothing is learnt.
+        """
+        return None
+
+    @property
+    def learns(self) -> bool:
+        """Whether `learn` returns anything. Where it is False, callers need not collect what `learn` takes."""
+        return False
+
+    def apply_learnt(self, query: Any, learnt: Learnt) -> Any:
+        """Apply what was learnt to a query.
+
+        Args:
+            query: What `encode_query` returned.
+            learnt: What `learn` returned.
+
+        Returns:
+            Evidence on all ways together, which `decide` takes as `learnt_evidence`.
+        """
+        raise NotImplementedError(f"{self.name} learns something but does not apply it")
+
+    @abstractmethod
+    def compare(self, query: Any, supports: Sequence[Any]) -> list[Any]:
+        """Compare a query with each support on its own.
+
+        Args:
+            query: What `encode_query` returned.
+            supports: What `encode_support` returned, for any ways.
+
+        Returns:
+            One piece of evidence for each support.
+        """
+
+    @abstractmethod
+    def decide(
+        self,
+        evidence: Sequence[Sequence[Any]],
+        size: tuple[int, int],
+        thresholds: Thresholds = PAPER_THRESHOLDS,
+        learnt_evidence: Any = None,
+    ) -> Decision:
+        """Join the evidence into the answer to a task. Masks do not depend on presence.
+
+        Args:
+            evidence: `evidence[way][shot]`, from `compare`.
+            size: Height and width of the answer.
+            thresholds: The probabilities that count.
+            learnt_evidence: What `apply_learnt` returned; None if nothing was learnt.
+        """
+
+    @abstractmethod
+    def loss(
+        self,
+        queries: Sequence[Features],
+        supports: Sequence[Features],
+        support_masks: Sequence[Tensor],
+        query_masks: Tensor,
+        weights: LossWeights,
+    ) -> Losses:
+        """Compute the training loss of B tasks, each 1-way 1-shot.
+
+        Args:
+            queries: The B query photos.
+            supports: The B support photos.
+            support_masks: B masks (H, W) of any size.
+            query_masks: (B, H, W), 1 where the query shows the class.
+            weights: The weights of the parts of the loss.
+        """

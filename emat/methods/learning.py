@@ -1,0 +1,250 @@
+"""A few-shot method together with the learner: what the head knows of objects, and what the examples show of the rest.
+
+The head's mask logit is counted from its own threshold, so that 0 always means undecided, whichever head it is. Each
+class has a mixture of both logits: with two or more photos of a class, the one that does best on photos left out;
+with one photo, a rule decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from emat.backbone import Backbone
+from emat.errors import EmatError
+from emat.images import Pixels
+from emat.methods.base import (
+    PAPER_THRESHOLDS,
+    Decision,
+    Features,
+    LabelledFeatures,
+    Losses,
+    LossWeights,
+    Method,
+    Thresholds,
+)
+from emat.methods.learner import LabelledPhoto, content_order, train
+from emat.methods.leave_out import Learnt, learn_from
+from emat.methods.mixture import PresenceRule, logit, sigmoid
+from emat.methods.pixel_features import PixelFeatures, pixel_features
+
+CERTAIN = 1e-4  # the head's probabilities are kept that far from 0 and 1
+ALMOST = 0.999  # a score just below a threshold is the threshold times this
+FEATURES_VERSION = 1  # of the maps, for caches
+FALLBACK_PRESENCE = PresenceRule(share=0.002, level=0.0, scale=1.0)
+
+
+@dataclass(frozen=True)
+class Query:
+    """A query's encoding: the head's own, and the features of its pixels."""
+
+    inner: Any
+    pixels: PixelFeatures
+
+
+@dataclass(frozen=True)
+class LearntEvidence:
+    """What was learnt, applied to a query."""
+
+    logits: Tensor  # (N, h, w): the learner's
+    learnt: Learnt
+
+    def part(self, shares: tuple[float, float, float, float]) -> LearntEvidence:
+        """What lies in a rectangle: its top, left, height and width as shares of the photo."""
+        top, left, height, width = shares
+        rows, columns = self.logits.shape[1:]
+        first, start = int(top * rows), int(left * columns)
+        last, end = max(first + 1, round((top + height) * rows)), max(start + 1, round((left + width) * columns))
+        return replace(self, logits=self.logits[:, first:last, start:end])
+
+
+class LearningMethod(Method):
+    """`inner` with a learner. Pairs of photos are compared as by `inner`; `learn` and `decide` add the learner."""
+
+    def __init__(self, inner: Method, thresholds: Thresholds = PAPER_THRESHOLDS) -> None:
+        """Wrap a method; `thresholds` are those of its head, by which mixtures are chosen."""
+        super().__init__()
+        self.inner, self.thresholds = inner, thresholds
+        self.name, self.preparation, self.recipe = inner.name, inner.preparation, inner.recipe
+        backbone = getattr(inner, "backbone", None)
+        if not isinstance(backbone, Backbone) or backbone.spec is None:
+            raise EmatError(
+                f"the method {inner.name!r} has no backbone whose maps could be learnt from; use --no-learn"
+            )
+        self.backbone = backbone
+
+    @property
+    def learns(self) -> bool:
+        """True: `learn` returns something."""
+        return True
+
+    def features(self, pixels: Tensor) -> list[Features]:
+        """The features of prepared squares: of `inner`, then the maps of the pixels."""
+        mean, std = (pixels.new_tensor(each).view(3, 1, 1) for each in (self.preparation.mean, self.preparation.std))
+        found = self.inner.features(pixels)
+        photos = ((pixels * std + mean) * 255).round().clamp(0, 255).to(torch.uint8)
+        return [
+            self._joined(one, photo.permute(1, 2, 0).cpu().numpy()) for one, photo in zip(found, photos, strict=True)
+        ]
+
+    def photo_features(self, photo: Pixels) -> Features:
+        """The features of `inner`, then the maps of the photo at its own aspect."""
+        return self._joined(self.inner.photo_features(photo), photo)
+
+    def _joined(self, features: Features, photo: Pixels) -> Features:
+        maps = pixel_features(photo, self.backbone).maps
+        return Features((*features.tensors, *maps, torch.tensor([len(maps)])), features.size)
+
+    def feature_weights(self) -> Mapping[str, Tensor]:
+        """The weights of `inner`, marked, because the features hold more than those of `inner` alone."""
+        return {**self.inner.feature_weights(), "pixel features": torch.tensor([FEATURES_VERSION])}
+
+    def trained_weights(self) -> dict[str, Tensor]:
+        """The weights of the head."""
+        return self.inner.trained_weights()
+
+    def load_trained_weights(self, tensors: Mapping[str, Tensor]) -> None:
+        """Load the weights of the head."""
+        self.inner.load_trained_weights(tensors)
+
+    def encode_query(self, features: Features) -> Query:
+        """Encode a query for the head, and keep the maps of its pixels."""
+        own, pixels = parts_of(features)
+        return Query(self.inner.encode_query(own), pixels)
+
+    def encode_support(self, features: Features, mask: Tensor) -> Any:
+        """Encode a support for the head."""
+        return self.inner.encode_support(parts_of(features)[0], mask)
+
+    def compare(self, query: Query, supports: Sequence[Any]) -> list[Any]:
+        """Compare by the head alone."""
+        return self.inner.compare(query.inner, supports)
+
+    def apply_learnt(self, query: Query, learnt: Learnt) -> LearntEvidence:
+        """Classify the pixels of a query."""
+        return LearntEvidence(learnt.learner.logits(query.pixels), learnt)
+
+    def decide(
+        self,
+        evidence: Sequence[Sequence[Any]],
+        size: tuple[int, int],
+        thresholds: Thresholds = PAPER_THRESHOLDS,
+        learnt_evidence: LearntEvidence | None = None,
+    ) -> Decision:
+        """Mix the head's and the learner's logits of every way.
+
+        A class without a pixel in the answer is not present, whatever its score would be.
+        """
+        decision = self.inner.decide(evidence, size, thresholds)
+        if learnt_evidence is None:
+            return decision
+        learnt = learnt_evidence.learnt
+        own = self.thresholds  # mixtures and presence rules were chosen with these; the given ones only decide
+        probabilities, scores = [], []
+        for way, probability in enumerate(decision.probabilities):
+            mixture, rule = learnt.mixture(way), learnt.presence_rule(way)
+            head = _from_threshold(torch.from_numpy(probability), own.mask)
+            logits = learnt_evidence.logits[way][None, None].float().cpu()
+            learner = F.interpolate(logits, size, mode="bilinear", align_corners=False)[0, 0]
+            mixed = mixture.logits(head, learner)  # (H, W)
+            found = torch.sigmoid(mixed + logit(own.mask))
+            probabilities.append(found.numpy())
+            if rule is None and decision.scores is not None and mixture.head:
+                score = decision.scores[way]
+            else:
+                score = sigmoid((rule or FALLBACK_PRESENCE).logit(mixed) + logit(own.presence))
+            if not bool((found >= thresholds.mask).any()):
+                score = min(score, thresholds.presence * ALMOST)
+            scores.append(score)
+        return Decision(
+            scores=tuple(scores),
+            present=tuple(score >= thresholds.presence for score in scores),
+            probabilities=np.stack(probabilities),
+            mask_threshold=thresholds.mask,
+        )
+
+    def loss(
+        self,
+        queries: Sequence[Features],
+        supports: Sequence[Features],
+        support_masks: Sequence[Tensor],
+        query_masks: Tensor,
+        weights: LossWeights,
+    ) -> Losses:
+        """The loss of the head."""
+        own = [[parts_of(one)[0] for one in each] for each in (queries, supports)]
+        return self.inner.loss(own[0], own[1], support_masks, query_masks, weights)
+
+    @torch.no_grad()
+    def fill_in(self, photos: Sequence[LabelledFeatures]) -> list[Tensor]:
+        """Find the classes on the photos themselves, from what is known of their pixels.
+
+        Returns:
+            A mask (N, h, w) of each photo, true to what is known.
+        """
+        labelled = _labelled(photos)
+        order = content_order(labelled)
+        learner = train([labelled[index] for index in order]).learner
+        found = []
+        for photo in labelled:
+            size = (photo.masks.shape[1], photo.masks.shape[2])
+            logits = F.interpolate(learner.logits(photo.features)[None], size, mode="bilinear", align_corners=False)[0]
+            found.append(((logits >= 0) & (photo.masks != 0)) | (photo.masks == 1))
+        return found
+
+    @torch.no_grad()
+    def learn(self, photos: Sequence[LabelledFeatures]) -> Learnt:
+        """Train the learner, and choose mixtures and presence rules by leaving photos out."""
+        parts = [parts_of(photo.features) for photo in photos]
+        labelled = _labelled(photos)
+        order = content_order(labelled)
+        queries: dict[int, Any] = {}
+        supports: dict[tuple[int, int], Any] = {}
+
+        def head_logits(photo: int, c: int, others: Sequence[int]) -> Tensor:
+            index = order[photo]
+            if index not in queries:
+                queries[index] = self.inner.encode_query(parts[index][0])
+            for other in others:
+                if (other, c) not in supports:
+                    mask = (labelled[order[other]].masks[c] == 1).float()
+                    supports[other, c] = self.inner.encode_support(parts[order[other]][0], mask)
+            evidence = self.inner.compare(queries[index], [supports[other, c] for other in others])
+            decision = self.inner.decide([evidence], labelled[index].features.grid, self.thresholds)
+            found = torch.from_numpy(decision.probabilities[0]).to(labelled[index].masks.device)
+            return _from_threshold(found, self.thresholds.mask)
+
+        return learn_from([labelled[index] for index in order], head_logits, order)
+
+
+def _labelled(photos: Sequence[LabelledFeatures]) -> list[LabelledPhoto]:
+    return [LabelledPhoto(parts_of(photo.features)[1], photo.masks) for photo in photos]
+
+
+def can_learn(method: Method) -> bool:
+    """Whether the method has a backbone whose maps a learner can use."""
+    backbone = getattr(method, "backbone", None)
+    return isinstance(backbone, Backbone) and backbone.spec is not None
+
+
+def unwrapped(method: Method) -> Method:
+    """The method itself, without its learner."""
+    return method.inner if isinstance(method, LearningMethod) else method
+
+
+def parts_of(features: Features) -> tuple[Features, PixelFeatures]:
+    """The features of the inner method, and the maps of the pixels."""
+    count = int(features.tensors[-1])
+    own, maps = features.tensors[: -count - 1], features.tensors[-count - 1 : -1]
+    return Features(own, features.size), PixelFeatures(tuple(one.float() for one in maps))
+
+
+def _from_threshold(probability: Tensor, threshold: float) -> Tensor:
+    """The logit of a probability, counted from the logit of a threshold."""
+    return torch.logit(probability.float(), CERTAIN) - logit(threshold)

@@ -1,0 +1,191 @@
+"""Learning from examples: the learner is trained, and photos are left out in turn to see what would happen on new ones.
+
+The left-out photos choose the mixture of head and learner and the presence rule of every class, and say what to expect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from emat.methods.learner import LabelledPhoto, Learner, Trained, train
+from emat.methods.mixture import (
+    HEAD_ALONE,
+    LeftOut,
+    Mixture,
+    PresenceRule,
+    best_mixture,
+    mixture_of_one,
+    presence_rule,
+    share_for,
+)
+
+MOST_FOLDS = 5  # groups of photos that are left out in turn
+COMPARED_PHOTOS = 2  # a left-out photo is compared by the head with so many others, which keeps fitting quick
+MOST_ABSENT = 4  # photos without a class that the head looks at, for the same reason
+NAN = float("nan")
+
+# (photo, class, supports) -> the head's logit (h, w) for the class on a photo, from the supports of these photos
+HeadLogits: TypeAlias = Callable[[int, int, Sequence[int]], Tensor]
+
+
+@dataclass(frozen=True)
+class Learnt:
+    """What examples taught. N is the number of classes, P the number of photos."""
+
+    mean: Tensor  # (features,), this and the next three are the learner's
+    spread: Tensor  # (features,)
+    weights: Tensor  # (N, features)
+    bias: Tensor  # (N,)
+    mixtures: Tensor  # (N, 4): head, learner, shift, agreement
+    presence: Tensor  # (N, 3): share, level, scale; NaN where the head's own presence counts
+    left_out_iou: Tensor  # (P, N): what was reached on a photo of the class when it was left out; NaN if not known
+    presence_right: Tensor  # (N,): share of the left-out photos whose presence was right; NaN if not known
+
+    @property
+    def learner(self) -> Learner:
+        """The pixel classifier."""
+        return Learner(self.mean, self.spread, self.weights, self.bias)
+
+    def mixture(self, c: int) -> Mixture:
+        """The mixture of a class."""
+        return Mixture(*self.mixtures[c].tolist())
+
+    def presence_rule(self, c: int) -> PresenceRule | None:
+        """The presence rule of a class; None where the head's own presence counts."""
+        rule = PresenceRule(*self.presence[c].tolist())
+        return rule if rule.scale > 0 else None
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """What was found for one class."""
+
+    mixture: Mixture
+    rule: PresenceRule | None
+    iou: dict[int, float]  # by photo
+    presence_right: float
+
+
+def learn_from(photos: Sequence[LabelledPhoto], head_logits: HeadLogits, order: Sequence[int]) -> Learnt:
+    """Learn from photos.
+
+    Args:
+        photos: In an order that depends on their content alone.
+        head_logits: What the head says of a photo.
+        order: The index that each photo has for the caller.
+    """
+    shown = [[bool((mask == 1).any()) for mask in photo.masks] for photo in photos]
+    folds = _folds(shown)
+    trained = train(photos, folds)
+    choices = [_choose(c, photos, shown, folds, trained, head_logits) for c in range(len(shown[0]))]
+    left_out = torch.full((len(photos), len(choices)), NAN)
+    for c, choice in enumerate(choices):
+        for photo, iou in choice.iou.items():
+            left_out[order[photo], c] = iou
+    learner = trained.learner
+    return Learnt(
+        mean=learner.mean,
+        spread=learner.spread,
+        weights=learner.weights,
+        bias=learner.bias,
+        mixtures=torch.tensor([tuple(choice.mixture) for choice in choices]),
+        presence=torch.tensor([(NAN, NAN, NAN) if each.rule is None else tuple(each.rule) for each in choices]),
+        left_out_iou=left_out,
+        presence_right=torch.tensor([choice.presence_right for choice in choices]),
+    )
+
+
+def _folds(shown: Sequence[Sequence[bool]]) -> list[int]:
+    """The group of each photo; the photos of a class are spread over the groups. Empty for a single photo."""
+    if len(shown) < 2:
+        return []
+    by_class = sorted(range(len(shown)), key=lambda index: (not any(shown[index]), _first(shown[index]), index))
+    folds = [0] * len(shown)
+    for number, index in enumerate(by_class):
+        folds[index] = number % MOST_FOLDS
+    return folds
+
+
+def _first(shown: Sequence[bool]) -> int:
+    return list(shown).index(True) if any(shown) else len(shown)
+
+
+def _choose(
+    c: int,
+    photos: Sequence[LabelledPhoto],
+    shown: Sequence[Sequence[bool]],
+    folds: Sequence[int],
+    trained: Trained,
+    head_logits: HeadLogits,
+) -> _Choice:
+    """The mixture and presence rule of one class."""
+    samples = trained.samples
+    positives = [index for index, classes in enumerate(shown) if classes[c]]
+    if len(positives) == 1:
+        return _Choice(mixture_of_one(photos[positives[0]].masks[c]), None, {}, NAN)
+    held = [index for index in positives if not bool(torch.isnan(trained.left_out[samples.photo == index, c]).any())]
+    seen = {index: _photo(index, c, positives, folds, trained, head_logits) for index in held}
+    if not seen:
+        return _Choice(HEAD_ALONE, None, {}, NAN)
+    mixture, reached = best_mixture(list(seen.values()))
+    iou = dict(zip(seen, reached, strict=True))
+    absent = _absent(c, shown, trained)
+    if not absent:
+        return _Choice(mixture, None, iou, NAN)
+    share = share_for([float((each.shares * each.inside).sum() / each.shares.sum()) for each in seen.values()])
+    others = [_photo(index, c, positives, folds, trained, head_logits) for index in absent]
+    high, low = ([each.highest(mixture, share) for each in group] for group in (seen.values(), others))
+    rule = presence_rule(high, low, share)
+    if rule is None:
+        return _Choice(mixture, None, iou, 0.0)
+    right = sum([each >= rule.level for each in high] + [each < rule.level for each in low]) / len(high + low)
+    return _Choice(mixture, rule, iou, right)
+
+
+def _photo(
+    index: int,
+    c: int,
+    positives: Sequence[int],
+    folds: Sequence[int],
+    trained: Trained,
+    head_logits: HeadLogits,
+) -> LeftOut:
+    """One class on one photo, as if the photo's group had not been shown."""
+    later = sorted(positives, key=lambda other: (other <= index, other))  # the next ones first, then from the start
+    others = [other for other in later if folds[other] != folds[index]][:COMPARED_PHOTOS]
+    own = _at_points(head_logits(index, c, others), trained.samples.points[trained.samples.photo == index])
+    return _left_out(trained, index, c, own, trained.left_out[trained.samples.photo == index, c])
+
+
+def _left_out(trained: Trained, index: int, c: int, head: Tensor, learner: Tensor) -> LeftOut:
+    """The pixels of a photo whose class is known."""
+    samples = trained.samples
+    inside = samples.photo == index
+    labels = samples.labels[inside, c]
+    known = labels <= 1
+    return LeftOut(head[known], learner[known], labels[known] == 1, samples.shares[inside][known])
+
+
+def _absent(c: int, shown: Sequence[Sequence[bool]], trained: Trained) -> list[int]:
+    """Photos that are known not to show a class: those without any class first."""
+    samples = trained.samples
+    without = []
+    for index, classes in enumerate(shown):
+        labels = samples.labels[samples.photo == index, c]
+        known = bool((labels == 0).all()) and not bool(torch.isnan(trained.left_out[samples.photo == index, c]).any())
+        if not classes[c] and len(labels) and known:
+            without.append(index)
+    return sorted(without, key=lambda index: (any(shown[index]), index))[:MOST_ABSENT]
+
+
+def _at_points(logits: Tensor, points: Tensor) -> Tensor:
+    """A map (h, w) read at points (n, 2): the cell that each lies in."""
+    height, width = logits.shape
+    rows = (points[:, 1] * height).long().clamp(max=height - 1)
+    columns = (points[:, 0] * width).long().clamp(max=width - 1)
+    return logits[rows, columns]

@@ -1,0 +1,471 @@
+"""Trained heads: what a head file holds, what it was trained on, and where it is found.
+
+A head is the trained part of a method. Its file is a safetensors file whose metadata say everything that is needed to
+use it: the method (`method`), the backbone and image size it was trained with (`backbone`, `image_size`), and the
+thresholds that suit it (`threshold`, or `presence_threshold` and `mask_threshold`). Files of a training run also say
+which classes were trained (`classes`) and with which options (`settings`). A public checkpoint has no metadata; its
+method shows from the names and shapes of its tensors.
+
+A head is given as a file or by name: "default" comes with the package, others were imported or trained on this
+machine. A method that needs no training goes by its own name and has no tensors.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from emat.backbone import Backbone
+from emat.backbone.registry import find_backbone
+from emat.errors import EmatError
+from emat.files import emat_home, file_sha256
+from emat.methods import registry
+from emat.methods.base import PAPER_THRESHOLD, PAPER_THRESHOLDS, Method, Thresholds
+from emat.methods.registry import build_method, find_method, method_names, training_free_methods
+from emat.model.network import FORMS, PUBLISHED_SHAPE, Shape, build, load_public, without_prefix
+from emat.tasks.training_tasks import class_key
+from emat.tensor_files import digest, read_metadata, read_tensors, shapes_of, write_tensors
+
+DEFAULT_HEAD = "default"
+PUBLISHED_BACKBONE = "dinov2-s"
+PUBLISHED = tuple(f"emat-{benchmark}-fold{fold}" for benchmark in ("pascal", "coco") for fold in range(4))
+NO_HEAD = "these tensors are not an EMAT or CST head; a public .ckpt holds one under 'learner.'"
+
+
+@dataclass(frozen=True)
+class TrainedHead:
+    """A trained head and what it was trained for."""
+
+    method: str
+    backbone: str
+    image_size: int
+    thresholds: Thresholds
+    tensors: Mapping[str, Tensor]  # empty for a method that is used without training
+    shape: Shape = PUBLISHED_SHAPE  # sizes of its network that differ from the published ones
+
+    def build(self, device: str | torch.device | None = None, backbone: Backbone | None = None) -> Method:
+        """Build the method with these weights, ready to predict.
+
+        Args:
+            device: "cpu", "cuda", "mps" or "auto".
+            backbone: An instance of the head's own backbone to share; by default a new one is built.
+
+        Raises:
+            EmatError: If the weights do not fit the method and backbone.
+        """
+        method = build_method(
+            self.method, backbone or self.backbone, image_size=self.image_size, device=device, shape=self.shape
+        )
+        if self.tensors or find_method(self.method).needs_training:
+            method.load_trained_weights(self.tensors)
+        return method.requires_grad_(False).eval()
+
+    def metadata(self) -> dict[str, str]:
+        """Return the metadata from which `head_from` makes the same head."""
+        return {
+            "method": self.method,
+            "backbone": self.backbone,
+            "image_size": str(self.image_size),
+            "presence_threshold": repr(self.thresholds.presence),
+            "mask_threshold": repr(self.thresholds.mask),
+            **shape_metadata(self.shape),
+        }
+
+
+# Where heads are found
+
+
+def head_file(name: str) -> Path:
+    """Return the file in EMAT_HOME that an imported or trained head is kept in."""
+    return emat_home() / "heads" / f"{name}.safetensors"
+
+
+def find_head(name: str | Path) -> Path:
+    """Return the file of a head.
+
+    Args:
+        name: A file, "default", the name of a published head, or of one that was trained or imported here.
+
+    Raises:
+        EmatError: If there is no such head on this machine.
+    """
+    if Path(name).is_file():
+        return Path(name)
+    if str(name) == DEFAULT_HEAD:
+        return bundled_head()
+    kept = head_file(str(name)) if Path(name).name == str(name) else Path(name)
+    if kept.is_file():
+        return kept
+    if str(name) in PUBLISHED:
+        raise EmatError(
+            f"the published head {name} is not on this machine; download its .ckpt and run "
+            f"`emat weights import FILE.ckpt --as {name}`"
+        )
+    raise EmatError(f"{name} is neither a file nor a head here; heads are {', '.join(known_heads())}")
+
+
+def bundled_head() -> Path:
+    """Return the file of the head that comes with the package."""
+    path = Path(str(resources.files("emat") / "heads" / f"{DEFAULT_HEAD}.safetensors"))
+    if not path.is_file():
+        raise EmatError(f"the default head is missing at {path}; install emat again")
+    return path
+
+
+def known_heads() -> list[str]:
+    """Return the names that `load_head` accepts on this machine."""
+    kept = sorted(path.stem for path in head_file("any").parent.glob("*.safetensors"))
+    return [DEFAULT_HEAD, *kept, *training_free_methods()]
+
+
+@dataclass(frozen=True)
+class HeadState:
+    """A head file in EMAT_HOME."""
+
+    name: str
+    path: Path
+    method: str
+    channels: str
+    source: str
+
+
+def heads_here() -> list[HeadState]:
+    """Return every head in EMAT_HOME, sorted by name; files that are not heads are left out."""
+    heads = []
+    for path in sorted(head_file("any").parent.glob("*.safetensors")):
+        try:
+            metadata = read_metadata(path)
+        except EmatError:
+            continue
+        method, channels, source = (metadata.get(key, "unknown") for key in ("method", "channels", "source"))
+        heads.append(HeadState(path.stem, path, method, channels, source))
+    return heads
+
+
+def is_training_free(name: str | Path) -> bool:
+    """Whether `name` is a method that is used without a head."""
+    return registry.is_training_free(str(name))
+
+
+# Reading and writing
+
+
+def load_head(name: str | Path, backbone: str | None = None, method: str | None = None) -> TrainedHead:
+    """Load a head.
+
+    Args:
+        name: What `find_head` takes, or a method that needs no training.
+        backbone: The backbone's name, needed if the file does not say it.
+        method: The method's name, needed for a public checkpoint of a method whose tensors look like CST's.
+
+    Raises:
+        EmatError: If the head is not found, is damaged, or is one of another method.
+    """
+    metadata = head_metadata(name)
+    stated = metadata.get("method")
+    if method is not None and stated not in (None, method) and not _share_heads(stated, method):
+        raise EmatError(f"{name} is a head of the method {stated}, not {method}; leave the method away")
+    chosen = {"method": method or stated or "", "backbone": backbone or metadata.get("backbone", "")}
+    tensors = {} if is_training_free(name) else read_tensors(find_head(name))
+    return head_from(_head_tensors(tensors, chosen["method"]), {**metadata, **chosen}, name)
+
+
+def head_metadata(name: str | Path) -> dict[str, str]:
+    """Return the metadata of a head's file; a public checkpoint has none."""
+    if is_training_free(name):
+        return {"method": str(name), "backbone": find_method(str(name)).default_backbone}
+    path = find_head(name)
+    published = {"backbone": PUBLISHED_BACKBONE} if str(name) in PUBLISHED else {}
+    return published | (read_metadata(path) if _is_safetensors(path) else {})
+
+
+def head_from(tensors: Mapping[str, Tensor], metadata: Mapping[str, str], path: str | Path) -> TrainedHead:
+    """Make a head from the tensors and metadata of a file; `path` is what errors call the file."""
+    method = metadata.get("method") or identify(tensors)
+    if method not in method_names():
+        raise EmatError(
+            f"{path} holds a head of the method {method!r}, which this emat does not have; its methods are "
+            f"{', '.join(method_names())}"
+        )
+    if not metadata.get("backbone"):
+        raise EmatError(
+            f"{path} does not say which backbone its head was trained with; name it by --backbone, or in Python by "
+            "backbone='dinov2-s'"
+        )
+    backbone = find_backbone(metadata["backbone"])
+    both = metadata.get("threshold", str(PAPER_THRESHOLD))
+    try:
+        return TrainedHead(
+            method=method,
+            backbone=backbone.name,
+            image_size=int(metadata.get("image_size", backbone.image_size)),
+            thresholds=Thresholds(
+                float(metadata.get("presence_threshold", both)), float(metadata.get("mask_threshold", both))
+            ),
+            tensors=tensors,
+            shape=_shape_from(metadata),
+        )
+    except (ValueError, TypeError) as error:
+        raise EmatError(f"{path} has metadata that cannot be read ({error}); fetch or save it again") from None
+
+
+def head_of(method: Method, thresholds: Thresholds) -> TrainedHead:
+    """Return the head inside a method that was built here.
+
+    Raises:
+        EmatError: If the method or its backbone is not in a registry, so that nobody could load the head again.
+    """
+    backbone = getattr(method, "backbone", None)
+    if method.name not in method_names() or not isinstance(backbone, Backbone) or backbone.spec is None:
+        known = ", ".join(method_names())
+        raise EmatError(f"a segmenter with the method {method.name!r} cannot be saved; use one of {known}")
+    size = method.preparation.image_size
+    return TrainedHead(method.name, backbone.spec.name, size, thresholds, method.trained_weights(), method.shape)
+
+
+def shape_metadata(shape: Shape) -> dict[str, str]:
+    """Return what a head file says about the sizes of its network: nothing if they are the published ones."""
+    chosen = {name: value for name, value in asdict(shape).items() if value is not None}
+    return {"shape": json.dumps(chosen)} if chosen else {}
+
+
+def _shape_from(metadata: Mapping[str, str]) -> Shape:
+    chosen = json.loads(metadata.get("shape", "{}"))
+    pairs = {name: tuple(map(int, chosen[name])) for name in ("widths", "channels") if name in chosen}
+    if any(len(pair) != 2 for pair in pairs.values()):
+        raise ValueError(f"shape {metadata['shape']}")
+    grid = chosen.get("support_grid")
+    return Shape(None if grid is None else int(grid), pairs.get("widths"), pairs.get("channels"))  # type: ignore[arg-type]
+
+
+def save_head(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
+    """Write an EMAT or CST head; its method and channels are added to the metadata unless they are given."""
+    own = without_prefix(tensors)
+    write_tensors(path, own, {"method": identify(own), "channels": str(_channels(own)), **metadata})
+
+
+def identify(tensors: Mapping[str, Tensor]) -> str:
+    """Return the method that an EMAT or CST head belongs to, from the names and shapes of its tensors.
+
+    CST, its larger form and the ablation `emat-me` have the same tensors: all of them are reported as "cst".
+
+    Raises:
+        EmatError: If the tensors are not such a head; the message says what is missing from the closest one.
+    """
+    own = without_prefix(tensors)
+    given, channels = shapes_of(own), _channels(own)
+    closest: tuple[int, str] = (len(given), "")
+    for method in FORMS:
+        expected = shapes_of(build(method, channels).state_dict())
+        if expected == given:
+            return method
+        closest = min(closest, (len(set(expected.items()) ^ set(given.items())), method))
+    if not closest[1]:
+        raise EmatError(NO_HEAD)
+    load_public(build(closest[1], channels), tensors)  # always raises, and says what does not fit
+    raise AssertionError(closest)
+
+
+def _channels(tensors: Mapping[str, Tensor]) -> int:
+    for name in ("attn.kv.weight", "attn.qkv.weight"):
+        weight = tensors.get(f"corrtransformer.0.{name}")
+        if weight is not None and weight.ndim == 4 and weight.shape[1] > 0:
+            return weight.shape[1]
+    raise EmatError(NO_HEAD)
+
+
+def _head_tensors(tensors: Mapping[str, Tensor], method: str) -> dict[str, Tensor]:
+    """Only EMAT's and CST's names have the public prefix removed: in the other methods it is a part of the name."""
+    return without_prefix(tensors) if method in ("", *FORMS) else dict(tensors)
+
+
+def _share_heads(stated: str | None, wanted: str) -> bool:
+    """Whether a head of the method `stated` is one of the method `wanted` as it is."""
+    own = {name: find_method(name).heads_of or name for name in (stated, wanted) if name in method_names()}
+    return len(own) == 2 and own[stated] == own[wanted]  # type: ignore[index]
+
+
+def _is_safetensors(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(9)[8:9] == b"{"
+
+
+# A head ready to be evaluated
+
+
+@dataclass(frozen=True)
+class EvaluatedMethod:
+    """A method with its weights, described well enough for others to find the same weights again."""
+
+    method: Method
+    backbone: str
+    head: Path | None  # None if the method is used without training
+    head_sha256: str | None  # of the file
+    weights_sha256: str  # of all tensors, whatever file they came from
+    trained_parameters: int
+    thresholds: Thresholds = PAPER_THRESHOLDS  # those of the head file
+
+    def description(self) -> dict[str, Any]:
+        """Return what a results file says about the method."""
+        return {
+            "name": self.method.name,
+            "backbone": self.backbone,
+            "image_size": self.method.preparation.image_size,
+            "trained_parameters": self.trained_parameters,
+            "head": None if self.head is None else str(self.head),
+            "head_sha256": self.head_sha256,
+            "weights_sha256": self.weights_sha256,
+        }
+
+
+def load_evaluated(
+    model: str | Path | None = None,
+    method: str | None = None,
+    *,
+    backbone: str | None = None,
+    image_size: int | None = None,
+    device: str | torch.device | None = None,
+    beside: EvaluatedMethod | None = None,
+) -> EvaluatedMethod:
+    """Load a head, or a method that needs no training, for an evaluation.
+
+    Args:
+        model: A head's file or name; None for the method `method` without training.
+        method: The method's name; beside `model` only where the file does not say it.
+        backbone: By default what the head's file says, or the method's own.
+        image_size: Side of the square that photos are resized to; by default what the head's file says.
+        device: "cpu", "cuda", "mps" or "auto".
+        beside: Another loaded method, whose frozen backbone is shared if it is the same.
+
+    Raises:
+        EmatError: If neither is given, the method must be trained first, or the head cannot be loaded.
+    """
+    named = _training_free(method) if model is None else model
+    head = load_head(named, backbone, method)
+    sized = head if image_size is None else replace(head, image_size=image_size)
+    built = sized.build(device, None if beside is None else _frozen_backbone(beside, head))
+    path = None if is_training_free(named) else find_head(named)
+    return EvaluatedMethod(
+        method=built,
+        backbone=head.backbone,
+        head=path,
+        head_sha256=None if path is None else file_sha256(path),
+        weights_sha256=digest(built.state_dict()),
+        trained_parameters=sum(value.numel() for value in built.trained_weights().values()) if path else 0,
+        thresholds=head.thresholds,
+    )
+
+
+def _frozen_backbone(other: EvaluatedMethod, head: TrainedHead) -> Backbone | None:
+    """The backbone of `other` if `head` needs the same one and it was not trained."""
+    method = other.method
+    found = getattr(method, "backbone", None)
+    alike = (method.name, other.backbone) == (head.method, head.backbone) and not method.recipe.trains_backbone
+    return found if alike and isinstance(found, Backbone) else None
+
+
+def _training_free(method: str | None) -> str:
+    if method is None:
+        free = " or ".join(training_free_methods())
+        raise EmatError(f"say what to evaluate: --model with a head's file or name, or --method {free}")
+    if find_method(method).needs_training:
+        raise EmatError(f"{method} must be trained before it can be evaluated; give its head by --model")
+    return method
+
+
+# What a head was trained on
+
+
+@dataclass(frozen=True)
+class Training:
+    """What a head's file says about its training."""
+
+    fold: int | None = None  # the fold whose classes were kept for the test
+    kept_apart: bool = False  # whether any classes were kept for a test
+    classes: frozenset[str] | None = None  # keys of the trained classes; None if the file does not list them
+
+    def seen(self, names: Sequence[str]) -> list[str]:
+        """Return those of `names` that the head was trained on, as far as the file lists them."""
+        return [name for name in names if class_key(name) in (self.classes or ())]
+
+    def warning(self, head: str | Path, fold: int, names: Sequence[str]) -> str | None:
+        """Return a warning if an evaluation of `head` on a fold uses classes that were trained; None if not.
+
+        Args:
+            head: What the warning calls the head.
+            fold: The fold that is evaluated.
+            names: The names of the fold's classes.
+        """
+        if self.classes is not None:
+            seen = self.seen(names)
+            return f"{head} has seen classes of fold {fold} in training: {', '.join(seen)}" if seen else None
+        if self.fold in (None, fold):
+            return None
+        return f"{head} was trained for fold {self.fold}; it has seen the classes of fold {fold}"
+
+
+def training_of(name: str | Path) -> Training:
+    """Return how a head was trained; everything is unknown if its file does not say it."""
+    metadata = head_metadata(name)
+    try:
+        options = json.loads(metadata.get("settings", "{}"))
+        fold, classes = options.get("fold"), json.loads(metadata.get("classes", "null"))
+        return Training(
+            None if fold is None else int(fold),
+            fold is not None or bool(options.get("exclude_classes")),
+            None if classes is None else frozenset(class_key(str(name)) for name in classes),
+        )
+    except (ValueError, TypeError, AttributeError):
+        return Training()  # the metadata of another program
+
+
+@dataclass(frozen=True)
+class StartingHead:
+    """A head whose weights a training run starts from."""
+
+    head: TrainedHead
+    training: Training
+    sha256: str  # of its file
+    metadata: Mapping[str, str] = field(default_factory=dict)  # of its file
+
+    def provenance(self, classes: Sequence[str]) -> dict[str, str]:
+        """Return what the files of the run say about this start: its file, and the classes of both trainings."""
+        before = {"sha256": self.sha256}
+        before |= {key: self.metadata[key] for key in ("trained_tasks", "command") if key in self.metadata}
+        return {"started_from": json.dumps(before), "classes": json.dumps(self._all_classes(classes))}
+
+    def _all_classes(self, trained: Sequence[str]) -> list[str] | None:
+        """The classes of both trainings; None if the file does not list its own."""
+        if self.training.classes is None:
+            return None
+        keys = {class_key(name) for name in trained}
+        earlier = (name for name in json.loads(self.metadata["classes"]) if class_key(name) not in keys)
+        return [*trained, *earlier]
+
+
+def starting_head(name: str | None, method: str, backbone: str | None) -> StartingHead | None:
+    """Load the head that a training run starts from.
+
+    Args:
+        name: The head's file or name; None if the run starts from random weights.
+        method: The method that the run trains.
+        backbone: The backbone that the run uses.
+
+    Raises:
+        EmatError: If the head is for another method or backbone.
+    """
+    if name is None:
+        return None
+    head, metadata = load_head(name, backbone), head_metadata(name)
+    for word, theirs, ours in (
+        ("method", head.method, method),
+        ("backbone", metadata.get("backbone", backbone), backbone),
+    ):
+        if theirs != ours:
+            raise EmatError(f"{name} is a head for the {word} {theirs}, not {ours}; train with --{word} {theirs}")
+    return StartingHead(head, training_of(name), file_sha256(find_head(name)), metadata)

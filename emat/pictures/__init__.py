@@ -1,0 +1,1 @@
+"""Pictures of masks, predictions and tasks, drawn with Pillow."""

@@ -1,0 +1,128 @@
+"""Single objects of a class: touching ones apart, numbered and measured."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import ndimage
+
+Labels = NDArray[np.int32]
+Mask = NDArray[np.bool_]
+
+NECK = 0.75  # two bulges are one object if the neck between them is at least this wide, as a share of the smaller bulge
+SMOOTHING = 1.0  # pixels; a jagged outline would otherwise have a bulge at every step
+
+
+@dataclass(frozen=True)
+class ObjectRow:
+    """One object in numbers; lengths and areas are in pixels."""
+
+    id: int  # its number in the label image, from 1
+    area: int
+    box: tuple[int, int, int, int]  # left, top, width, height
+    centroid: tuple[float, float]  # x, y
+    score: float  # mean probability of its pixels
+
+
+@dataclass(frozen=True)
+class Instances:
+    """The objects of one class on one photo."""
+
+    label_image: Labels  # (H, W): 0 is background, i is the object whose row has id i
+    rows: tuple[ObjectRow, ...]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+def split_touching(mask: Mask) -> Labels:
+    """Number the objects of a mask (H, W) from 1; those that touch are taken apart at their necks.
+
+    Every pixel belongs to the peak of the distance to the background that it reaches by going uphill (a watershed).
+    Neighbours whose neck is hardly narrower than themselves are put together again.
+
+    >>> mask = np.zeros((20, 40), bool)
+    >>> y, x = np.ogrid[:20, :40]
+    >>> mask |= ((y - 10) ** 2 + (x - 10) ** 2 <= 64) | ((y - 10) ** 2 + (x - 24) ** 2 <= 64)
+    >>> int(split_touching(mask).max())
+    2
+    """
+    if not mask.any():
+        return np.zeros(mask.shape, np.int32)
+    distance = ndimage.distance_transform_edt(np.pad(mask, 1))[1:-1, 1:-1]
+    smooth = np.where(mask, ndimage.gaussian_filter(distance, SMOOTHING), 0)
+    peaks = mask & (smooth >= ndimage.maximum_filter(smooth, size=3))
+    markers, count = ndimage.label(peaks, structure=np.ones((3, 3)))
+    basins = np.where(mask, markers.ravel()[_uphill(smooth)].reshape(mask.shape), 0).astype(np.int32)
+    return _numbered(_merged(basins, smooth, count))
+
+
+def separate(mask: Mask, objects: Labels | None = None) -> Labels:
+    """Number the objects of `mask` (H, W): those that `objects` knows by its numbers, the rest by `split_touching`."""
+    if objects is None or not objects.any():
+        return split_touching(mask)
+    known = np.where(mask, objects, 0)
+    rest = split_touching(mask & (known == 0))
+    return _numbered(np.where(known > 0, known, np.where(rest > 0, rest + known.max(), 0)).astype(np.int32))
+
+
+def measure(labels: Labels, probability: NDArray[np.float32], smallest: int = 1) -> Instances:
+    """The rows of a label image, from 1 on without gaps; objects of fewer than `smallest` pixels are left out."""
+    areas = np.bincount(labels.ravel())
+    keep = [index for index in range(1, len(areas)) if areas[index] >= max(1, smallest)]
+    renumber = np.zeros(len(areas), np.int32)
+    renumber[keep] = np.arange(1, len(keep) + 1)
+    labels = renumber[labels]
+    numbers = np.arange(1, len(keep) + 1)
+    centres = ndimage.center_of_mass(labels > 0, labels, numbers) if keep else []
+    scores = ndimage.mean(probability, labels, numbers) if keep else []
+    rows = []
+    for number, slices, (y, x), score in zip(numbers, ndimage.find_objects(labels), centres, scores, strict=True):
+        rows_, columns = slices
+        box = columns.start, rows_.start, columns.stop - columns.start, rows_.stop - rows_.start
+        rows.append(ObjectRow(int(number), int(areas[keep[number - 1]]), box, (float(x), float(y)), float(score)))
+    return Instances(labels, tuple(rows))
+
+
+def _uphill(height: NDArray[np.floating]) -> NDArray[np.intp]:
+    """For every pixel, flat, the index of the peak that it reaches by always going to its highest neighbour."""
+    rows, columns = height.shape
+    padded = np.pad(height, 1, constant_values=-1)
+    steps = [(dy, dx) for dy in (0, -1, 1) for dx in (0, -1, 1)]  # staying comes first, so equal heights stay
+    around = np.stack([padded[1 + dy : 1 + dy + rows, 1 + dx : 1 + dx + columns] for dy, dx in steps])
+    offsets = np.array([dy * columns + dx for dy, dx in steps])
+    goal = np.arange(height.size) + offsets[around.argmax(axis=0).ravel()]
+    while not np.array_equal(goal, further := goal[goal]):  # paths double in length each time
+        goal = further
+    return goal
+
+
+def _merged(basins: Labels, height: NDArray[np.floating], count: int) -> Labels:
+    """Basins whose common border is nearly as high as the lower of their peaks become one."""
+    peak = np.zeros(count + 1)
+    np.maximum.at(peak, basins.ravel(), height.ravel())
+    saddle: dict[tuple[int, int], float] = {}
+    for one, other in ((np.s_[:, :-1], np.s_[:, 1:]), (np.s_[:-1], np.s_[1:])):
+        a, b, level = basins[one], basins[other], np.minimum(height[one], height[other])
+        touch = (a != b) & (a > 0) & (b > 0)
+        for low, high, value in zip(np.minimum(a, b)[touch], np.maximum(a, b)[touch], level[touch], strict=True):
+            pair = int(low), int(high)
+            saddle[pair] = max(saddle.get(pair, 0.0), float(value))
+    leader = list(range(count + 1))
+
+    def find(index: int) -> int:
+        while leader[index] != index:
+            index = leader[index]
+        return index
+
+    for (low, high), level in sorted(saddle.items(), key=lambda item: -item[1]):  # the widest necks first
+        first, second = find(low), find(high)
+        if first != second and level >= NECK * min(peak[first], peak[second]):
+            leader[second] = first
+            peak[first] = max(peak[first], peak[second])
+    return np.array([find(index) for index in range(count + 1)], np.int32)[basins]
+
+
+def _numbered(labels: Labels) -> Labels:
+    """The same objects, numbered from 1 without gaps."""
+    return np.unique(labels, return_inverse=True)[1].reshape(labels.shape).astype(np.int32) + int(labels.min() > 0)

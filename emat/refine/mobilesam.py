@@ -1,0 +1,160 @@
+"""MobileSAM: a photo is encoded once, then answers any number of prompts with masks.
+
+The network's three parts are `tiny_vit`, `prompts` and `mask_decoder`; parameters carry the public names. The weights
+are Apache-2.0, by C. Zhang and others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from emat.errors import EmatError
+from emat.images import Pixels, resize_photo
+from emat.refine.mask_decoder import MaskDecoder
+from emat.refine.prompts import BOTTOM_RIGHT, INSIDE, MASK_SIDE, OUTSIDE, PADDING, SIDE, TOP_LEFT, PromptEncoder
+from emat.refine.tiny_vit import TinyViT, folded
+
+MEAN = (123.675, 116.28, 103.53)  # of ImageNet, for pixels of 0 to 255
+STD = (58.395, 57.12, 57.375)
+ENCODER = "image_encoder."
+
+Box = tuple[float, float, float, float]  # left, top, right, bottom in the photo's pixels
+
+
+@dataclass(frozen=True)
+class EncodedPhoto:
+    """What MobileSAM keeps of a photo."""
+
+    embedding: Tensor  # (1, 256, 64, 64)
+    size: tuple[int, int]  # the photo's height and width
+
+    @property
+    def scale(self) -> float:
+        """From the photo's pixels to those of the 1024 x 1024 square."""
+        return SIDE / max(self.size)
+
+    @property
+    def inner(self) -> tuple[int, int]:
+        """Height and width of the square's part that the photo fills."""
+        height, width = self.size
+        return max(1, int(height * self.scale + 0.5)), max(1, int(width * self.scale + 0.5))
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """Points inside and outside the object, its box and a first mask, any of which may be missing.
+
+    Coordinates are the photo's pixels as (x, y). The mask is logits (256, 256) on the padded square, as `mask_prompt`
+    makes them and an earlier answer holds them.
+    """
+
+    inside: Sequence[tuple[float, float]] = ()
+    outside: Sequence[tuple[float, float]] = ()
+    box: Box | None = None
+    mask: Tensor | None = None
+
+    def tokens(self, scale: float) -> tuple[list[tuple[float, float]], list[int]]:
+        """The points in the square's pixels, and their labels."""
+        points = [*self.inside, *self.outside]
+        labels = [INSIDE] * len(self.inside) + [OUTSIDE] * len(self.outside)
+        if self.box is not None:
+            left, top, right, bottom = self.box
+            points += [(left, top), (right, bottom)]
+            labels += [TOP_LEFT, BOTTOM_RIGHT]
+        scaled = [(x * scale, y * scale) for x, y in points]
+        return (scaled, labels) if self.box is not None else ([*scaled, (0.0, 0.0)], [*labels, PADDING])
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Four masks for one prompt: the first answers alone, the others are the object at three scales."""
+
+    logits: Tensor  # (4, 256, 256) on the padded square
+    iou: Tensor  # (4,): how good the network expects each mask to be
+
+
+class MobileSAM(nn.Module):
+    """Photos in, then masks for prompts; frozen.
+
+    >>> sam = MobileSAM()
+    >>> photo = sam.encode(np.zeros((30, 40, 3), np.uint8))
+    >>> sam.answer(photo, [Prompt(inside=[(20, 15)])])[0].logits.shape
+    torch.Size([4, 256, 256])
+    """
+
+    positions: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.image_encoder = TinyViT()
+        self.prompt_encoder = PromptEncoder()
+        self.mask_decoder = MaskDecoder()
+        self.register_buffer("positions", torch.zeros(0), persistent=False)
+        self._freeze()
+
+    def load_public(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take the weights of `mobile_sam.pt` under their public names."""
+        encoder = {name[len(ENCODER) :]: value for name, value in tensors.items() if name.startswith(ENCODER)}
+        try:
+            own = {ENCODER + name: value for name, value in folded(encoder).items()}
+            own |= {name: value for name, value in tensors.items() if not name.startswith(ENCODER)}
+            self.load_state_dict(own)
+        except (KeyError, RuntimeError) as error:
+            raise EmatError(f"these are not the weights of MobileSAM: {str(error)[:200]}") from None
+        self._freeze()
+
+    def _freeze(self) -> None:
+        self.eval().requires_grad_(False)
+        self.image_encoder.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.positions = self.prompt_encoder.grid()
+
+    @property
+    def device(self) -> torch.device:
+        """Where it computes."""
+        return self.positions.device
+
+    @torch.inference_mode()
+    def encode(self, photo: Pixels) -> EncodedPhoto:
+        """The photo (H, W, 3), brought to the 1024 x 1024 square and encoded."""
+        encoded = EncodedPhoto(self.positions, (photo.shape[0], photo.shape[1]))
+        height, width = encoded.inner
+        pixels = torch.from_numpy(resize_photo(photo, encoded.inner)).to(self.device).float()  # (h, w, 3)
+        pixels = (pixels - pixels.new_tensor(MEAN)) / pixels.new_tensor(STD)
+        square = F.pad(pixels, (0, 0, 0, SIDE - width, 0, SIDE - height)).permute(2, 0, 1)
+        return EncodedPhoto(self.image_encoder(square.unsqueeze(0)), encoded.size)
+
+    @torch.inference_mode()
+    def answer(self, photo: EncodedPhoto, prompts: Sequence[Prompt]) -> list[Answers]:
+        """The decoder's answers to each prompt; one prompt never changes another's."""
+        return [self._answer(photo, prompt) for prompt in prompts]
+
+    def _answer(self, photo: EncodedPhoto, prompt: Prompt) -> Answers:
+        points, labels = prompt.tokens(photo.scale)
+        sparse = self.prompt_encoder.points(
+            torch.tensor([points], dtype=torch.float32, device=self.device), torch.tensor([labels], device=self.device)
+        )
+        mask = None if prompt.mask is None else prompt.mask.to(self.device).unsqueeze(0)
+        image = photo.embedding.to(self.device) + self.prompt_encoder.masks(mask)
+        logits, iou = self.mask_decoder(image, self.positions, sparse)
+        return Answers(logits[0], iou[0])
+
+
+def at_photo_size(logits: Tensor, photo: EncodedPhoto) -> Tensor:
+    """Logits (n, 256, 256) on the padded square -> (n, H, W) on the photo."""
+    height, width = photo.inner
+    square = F.interpolate(logits.unsqueeze(0), size=(SIDE, SIDE), mode="bilinear")[:, :, :height, :width]
+    return F.interpolate(square, size=photo.size, mode="bilinear")[0]
+
+
+def mask_prompt(logits: NDArray[np.float32], photo: EncodedPhoto) -> Tensor:
+    """Logits (h, w) over the whole photo, of any size -> (256, 256) on the padded square, nothing in the padding."""
+    height, width = (max(1, round(side * MASK_SIDE / SIDE)) for side in photo.inner)
+    inner = F.interpolate(torch.from_numpy(logits)[None, None], size=(height, width), mode="bilinear", antialias=True)
+    return F.pad(inner[0, 0], (0, MASK_SIDE - width, 0, MASK_SIDE - height), value=float(logits.min()))

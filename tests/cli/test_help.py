@@ -1,0 +1,103 @@
+"""Every verb explains itself with an example, one flag has one meaning, and old flags still work."""
+
+import importlib
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from emat.cli import OLD_SPELLINGS, VERBS, build_app, in_new_spelling, main
+
+DIGESTS = json.loads((Path(__file__).parents[1] / "parity" / "task_digests.json").read_text())
+LINES_OF_A_SCREEN = 40
+
+
+def commands() -> dict[str, Any]:
+    """All verbs, and the verbs of groups, by what a user types."""
+    found: dict[str, Any] = {}
+    for verb in VERBS:
+        group: Any = typer.main.get_command(build_app(verb))
+        found[verb] = group.commands[verb]
+        found.update((f"{verb} {name}", each) for name, each in getattr(found[verb], "commands", {}).items())
+    return found
+
+
+COMMANDS = commands()
+
+
+def run(*words: object) -> int:
+    with pytest.raises(SystemExit) as left:
+        main([str(word) for word in words])
+    assert isinstance(left.value.code, int)
+    return left.value.code
+
+
+def test_the_help_fits_a_screen(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert run("--help") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= LINES_OF_A_SCREEN
+    assert all(any(f" {verb} " in line for line in lines) for verb in VERBS)
+
+
+@pytest.mark.parametrize("verb", COMMANDS)
+def test_every_verb_has_an_example(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(*verb.split(), "--help") == 0
+    assert f"emat {verb}" in " ".join(capsys.readouterr().out.split("Usage:")[1].split("\n", 1)[1].split())
+
+
+@pytest.mark.parametrize("verb", COMMANDS)
+def test_one_flag_has_one_meaning(verb: str) -> None:
+    flags = {flag: each for each in COMMANDS[verb].params for flag in each.opts if flag.startswith("-")}
+    assert not {"--output", "--root", "--size-split", "--presence"} & set(flags)
+    assert ("--out" in flags) == ("-o" in flags)
+    if "--size" in flags:
+        assert "pixels a side" in (flags["--size"].help or "")
+    for flag in ("--threshold-presence", "--threshold-mask"):
+        assert flag not in flags or "Probability" in (flags[flag].help or "")
+    assert all(each.help or each.hidden for each in flags.values())
+
+
+def test_old_spellings_name_flags_that_exist() -> None:
+    for verb, names in OLD_SPELLINGS.items():
+        known = {
+            flag
+            for name, command in COMMANDS.items()
+            if name.split()[0] == verb
+            for each in command.params
+            for flag in each.opts
+        }
+        assert set(names.values()) <= known
+        assert importlib.import_module(f"emat.cli.{verb}")
+
+
+def test_old_flags_become_the_present_ones() -> None:
+    assert in_new_spelling(["eval", "--size-split", "0-5", "--output=a.json", "--size", "64"]) == [
+        *("eval", "--object-size", "0-5", "--out=a.json", "--size", "64")
+    ]
+    assert in_new_spelling(["predict", "--", "--threshold"]) == ["predict", "--", "--threshold"]
+    assert in_new_spelling(["--help"]) == ["--help"]
+
+
+def test_the_old_flag_for_object_sizes_gives_the_published_tasks(
+    fold_lists: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--dataset", "pascal", "--lists", fold_lists, "--fold", 3, "--way", 1, "--shot", 1)
+    assert run("tasks", "digest", *words, "--size", "0-5") == 0
+    assert capsys.readouterr().out == DIGESTS["pascal/fold3/1way-1shot/size0-5"] + "\n"
+
+
+def test_flags_in_the_documentation_exist() -> None:
+    root = Path(__file__).parents[2]
+    unknown = []
+    for page in [root / "README.md", *(root / "docs").rglob("*.md")]:
+        text = page.read_text().replace("\\\n", " ")
+        for verb, subverb, rest in re.findall(r"\bemat ([a-z]+)(?: ([a-z]+))?([^\n`]*)", text):
+            command = COMMANDS.get(f"{verb} {subverb}", COMMANDS.get(verb))
+            if command is not None:
+                known = {flag for each in command.params for flag in (*each.opts, *each.secondary_opts)} | {"--help"}
+                unknown += [(page.name, verb, flag) for flag in re.findall(r"\s(--[a-z-]+)", rest) if flag not in known]
+    assert unknown == []

@@ -1,0 +1,69 @@
+"""Folders of LabelMe and YOLO files."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from emat.datasets.labelme_yolo import LabelMeDataset, YoloDataset
+from emat.datasets.layouts import open_dataset
+from emat.errors import EmatError
+
+from .conftest import HEIGHT, WIDTH, half_mask, save_photo
+
+Build = Callable[[str], Path]
+
+
+def test_labels_are_numbered_in_alphabetical_order_or_as_listed(build: Build) -> None:
+    root = build("labelme")
+    assert LabelMeDataset(root).classes == ("cat", "dog")
+    assert np.array_equal(LabelMeDataset(root).mask("a"), half_mask(2))
+    (root / "labels.txt").write_text("__ignore__\n_background_\ndog\ncat\n")
+    assert np.array_equal(LabelMeDataset(root).mask("a"), half_mask(1))
+
+
+@pytest.mark.parametrize("label", ["__ignore__", "Void"])
+def test_void_is_no_class_without_a_list_of_labels(build: Build, label: str) -> None:
+    root = build("labelme")
+    shape = {"label": label, "shape_type": "rectangle", "points": [[0, 0], [4, 6]]}
+    content = {"imagePath": "b.jpg", "imageHeight": HEIGHT, "imageWidth": WIDTH, "shapes": [shape]}
+    (root / "b.json").write_text(json.dumps(content))
+    dataset = LabelMeDataset(root)
+    assert dataset.classes == ("dog",)
+    assert np.array_equal(dataset.mask("a"), half_mask(1))
+    assert np.array_equal(dataset.mask("b"), half_mask(255))
+    assert [entry.classes for entry in dataset.entries] == [(1,), ()]
+
+
+def test_one_damaged_labelme_file_spoils_only_itself(build: Build) -> None:
+    root = build("labelme")
+    (root / "c.json").write_text('{"shapes": [')
+    dataset = open_dataset(root)
+    assert dataset.mask("a").any()
+    with pytest.raises(EmatError, match=r"c\.json is not JSON"):
+        dataset.mask("c")
+
+
+def test_a_photo_without_yolo_file_is_all_background(build: Build) -> None:
+    dataset = YoloDataset(build("yolo"))
+    assert np.array_equal(dataset.mask("images/val/a"), half_mask(2))
+    assert not dataset.mask("images/val/empty").any()
+
+
+def test_yolo_splits_may_hold_their_own_images_and_labels(tmp_path: Path) -> None:
+    save_photo(tmp_path / "train" / "images" / "a.jpg")
+    (tmp_path / "train" / "labels").mkdir()
+    (tmp_path / "train" / "labels" / "a.txt").write_text("0 0 0 0.5 0 0.5 1 0 1\n")
+    (tmp_path / "data.yaml").write_text("names: ['cat', \"dog\"]\n")
+    dataset = open_dataset(tmp_path)
+    assert dataset.classes == ("cat", "dog")
+    assert np.array_equal(dataset.mask("train/images/a"), half_mask(1))
+
+
+def test_yolo_needs_its_class_names(build: Build) -> None:
+    root = build("yolo")
+    (root / "data.yaml").unlink()
+    with pytest.raises(EmatError, match="no class list"):
+        YoloDataset(root)

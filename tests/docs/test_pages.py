@@ -1,0 +1,86 @@
+"""What the pages say fits the project: commands have the options they show, Python blocks are valid, links lead on."""
+
+import ast
+import re
+import shlex
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.main import get_command
+
+from emat.cli import VERBS, build_app
+
+ROOT = Path(__file__).parents[2]
+PAGES = [*sorted((ROOT / "docs").rglob("*.md")), *sorted(ROOT.glob("*.md"))]
+FENCE = re.compile(r"^(?P<indent> *)```(?P<language>\w+)\n(?P<text>.*?)^ *```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\((?P<target>[^)\s]+)\)")
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    found = FENCE.finditer(page.read_text(encoding="utf-8"))
+    return [
+        re.sub(f"^{match['indent']}", "", match["text"], flags=re.MULTILINE)
+        for match in found
+        if match["language"] == language
+    ]
+
+
+def commands(page: Path) -> list[list[str]]:
+    """The words of every `emat ...` line of a page's shell blocks."""
+    lines = [line for text in blocks(page, "bash") for line in text.replace("\\\n", " ").splitlines()]
+    parts = [part for line in lines for part in line.split("&&")]
+    return [shlex.split(part, comments=True)[1:] for part in parts if part.strip().startswith("emat ")]
+
+
+@cache
+def options_of(*verbs: str) -> frozenset[str]:
+    command: Any = get_command(build_app(verbs[0]))
+    for verb in verbs:
+        command = command.commands[verb]
+    return frozenset(word for option in command.params for word in [*option.opts, *option.secondary_opts])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_commands_have_the_verbs_and_options_that_they_show(page: Path) -> None:
+    for words in commands(page):
+        if words[0].startswith("-"):
+            continue
+        assert words[0] in VERBS, words
+        command: Any = get_command(build_app(words[0]))
+        below = getattr(command.commands[words[0]], "commands", {})
+        verbs = words[:2] if below else words[:1]
+        for word in words[len(verbs) :]:
+            if re.match(r"--?[a-z]", word):
+                assert word.partition("=")[0] in {*options_of(*verbs), "--help", "-h"}, " ".join(words)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_python_blocks_are_valid(page: Path) -> None:
+    for text in blocks(page, "python"):
+        ast.parse(text)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_links_lead_to_files(page: Path) -> None:
+    for match in LINK.finditer(page.read_text(encoding="utf-8")):
+        target = match["target"].partition("#")[0]
+        if target and not re.match(r"[a-z]+:", target):
+            assert (page.parent / target).exists(), match["target"]
+
+
+def test_the_architecture_names_modules_that_exist() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    packages = {path.name for path in (ROOT / "emat").iterdir() if path.is_dir()}
+    named = [name.rstrip(".") for name in re.findall(r"(?<![\w/.-])[a-z]+/[a-z_/.]+", text)]
+    modules = {name.removeprefix("emat/").removesuffix(".py") for name in named}
+    found = {name for name in modules if name.split("/")[0] in packages or name in packages}
+    assert len(found) > 15
+    for name in found:
+        path = ROOT / "emat" / name
+        assert path.is_dir() or path.with_suffix(".py").is_file(), name

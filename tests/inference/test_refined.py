@@ -1,0 +1,72 @@
+"""A segmenter that refines, and single objects of a prediction."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from emat import Example, Prediction, Segmenter
+from emat.errors import EmatError
+from tests.inference.colour_method import ColourMethod
+
+RED, GREY = (230, 20, 20), (90, 90, 90)
+
+
+def two_discs() -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
+    y, x = np.ogrid[:64, :96]
+    photo = np.full((64, 96, 3), GREY, np.uint8)
+    photo[((y - 32) ** 2 + (x - 30) ** 2 <= 300) | ((y - 32) ** 2 + (x - 62) ** 2 <= 300)] = RED
+    return photo
+
+
+def test_a_refining_segmenter_draws_closer_to_the_edges() -> None:
+    photo = two_discs()
+    shown = Example(photo, {"red": (20, 22, 40, 42)})
+    plain, guided = (Segmenter(ColourMethod(), refine=way).fit([shown]) for way in (None, "guided"))
+    truth = photo[..., 0] == RED[0]
+    wrong = [int((one.predict(photo).mask("red") != truth).sum()) for one in (plain, guided)]
+    assert wrong[1] < wrong[0]
+
+
+def test_a_copy_refines_as_its_original_does() -> None:
+    assert Segmenter(ColourMethod(), refine="guided").copy().refine == "guided"
+
+
+def test_another_way_is_refused() -> None:
+    with pytest.raises(EmatError, match="refine is 'sharp'"):
+        Segmenter(ColourMethod(), refine="sharp")  # type: ignore[arg-type]
+
+
+def test_touching_objects_of_a_prediction_are_counted_apart() -> None:
+    photo = two_discs()
+    map_ = (photo[..., 0] == RED[0]).astype(np.float32)
+    prediction = Prediction(photo, {"disc": 0.9, "none": 0.1}, {"disc": map_, "none": map_})
+    found = prediction.instances("disc")
+    assert len(found) == 2
+    assert sum(row.area for row in found.rows) == int(map_.sum())
+    assert sorted(round(row.centroid[0]) for row in found.rows) == [30, 62]
+    assert len(prediction.instances("none")) == 0  # it is not present
+    assert prediction.object_image.max() == 2
+    with pytest.raises(EmatError, match="no class"):
+        prediction.instances("cat")
+
+
+def test_objects_of_mobilesam_decide_where_they_are_known() -> None:
+    photo = two_discs()
+    map_ = (photo[..., 0] == RED[0]).astype(np.float32)
+    whole = np.where(map_[::2, ::2] > 0, 1, 0).astype(np.int32)  # one object, at half the size
+    prediction = Prediction(photo, {"disc": 0.9}, {"disc": map_}, objects={"disc": whole})
+    assert max(row.area for row in prediction.instances("disc").rows) > 0.9 * map_.sum()
+
+
+def test_auto_leaves_classes_alone_whose_examples_show_no_objects(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("EMAT_HOME", str(tmp_path))  # without MobileSAM's weights
+    photo = two_discs()
+    thin = np.zeros(photo.shape[:2], bool)
+    thin[32, 20:40] = True
+    plain, auto = (Segmenter(ColourMethod(), refine=way).fit([Example(photo, {"red": thin})]) for way in (None, "auto"))
+    assert np.array_equal(plain.predict(photo).probability("red"), auto.predict(photo).probability("red"))
+    auto.fit([Example(photo, {"red": (20, 22, 40, 42)})])
+    assert not np.array_equal(plain.predict(photo).probability("red"), auto.predict(photo).probability("red"))

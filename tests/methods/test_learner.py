@@ -1,0 +1,159 @@
+"""The learner and what is chosen by leaving photos out, on maps made by a rule."""
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+
+from emat.methods.learner import UNKNOWN, LabelledPhoto, content_order, train
+from emat.methods.leave_out import learn_from
+from emat.methods.mixture import (
+    CANDIDATES,
+    HEAD_ALONE,
+    MANY_REGIONS,
+    ONE_OBJECT,
+    ONE_TEXTURE,
+    LeftOut,
+    Mixture,
+    PresenceRule,
+    best_mixture,
+    count_regions,
+    mixture_of_one,
+    presence_rule,
+)
+from emat.methods.pixel_features import PixelFeatures
+
+SIZE = (20, 30)
+
+
+def _photo(seed: int, shown: bool = True, classes: int = 1) -> LabelledPhoto:
+    """The first map's feature 0 is high inside the mask; the rest is noise."""
+    generator = torch.Generator().manual_seed(seed)
+    masks = torch.zeros(classes, *SIZE, dtype=torch.uint8)
+    if shown:
+        left = 2 + seed % 10
+        masks[0, 5:15, left : left + 10] = 1
+    fine = torch.randn(4, *SIZE, generator=generator)
+    fine[0] += 6 * masks[0]
+    return LabelledPhoto(PixelFeatures((fine, torch.randn(3, 5, 8, generator=generator))), masks)
+
+
+def _no_head(photo: int, c: int, others: Sequence[int]) -> torch.Tensor:
+    return torch.full(SIZE, -1.0)
+
+
+def _learnt(photos: Sequence[LabelledPhoto]):  # type: ignore[no-untyped-def]
+    order = content_order(photos)
+    return learn_from([photos[index] for index in order], _no_head, order)
+
+
+def test_it_finds_what_the_examples_show() -> None:
+    trained = train([_photo(1), _photo(2)])
+    new = _photo(3)
+    found = trained.learner.logits(new.features)[0] >= 0
+    assert (found == (new.masks[0] == 1)).float().mean() > 0.97
+
+
+def test_the_order_of_photos_changes_nothing() -> None:
+    photos = [_photo(seed) for seed in range(4)]
+    one, other = _learnt(photos), _learnt(photos[::-1])
+    for name in ("mean", "spread", "weights", "bias", "mixtures", "presence", "presence_right"):
+        assert torch.equal(torch.nan_to_num(getattr(one, name)), torch.nan_to_num(getattr(other, name))), name
+    assert torch.equal(one.left_out_iou, other.left_out_iou.flip(0))
+
+
+def test_undecided_pixels_change_nothing_whatever_lies_below() -> None:
+    photos = [_photo(1), _photo(2)]
+    hidden = []
+    for value in (0, 1):
+        masks = photos[0].masks.clone()
+        masks[:, :, 15:] = value
+        masks[:, :, 15:] = UNKNOWN
+        hidden.append(train([LabelledPhoto(photos[0].features, masks), photos[1]]))
+    assert torch.equal(hidden[0].learner.weights, hidden[1].learner.weights)
+    assert not (hidden[0].samples.labels[hidden[0].samples.photo == 0] == UNKNOWN).any()
+
+
+def test_a_left_out_photo_does_not_train_its_own_judge() -> None:
+    photos = [_photo(seed) for seed in range(3)]
+    whole = train(photos, [0, 1, 2])
+    alone = train(photos[1:])
+    inside = whole.samples.photo == 0
+    # Features are standardised over all photos, so the two agree in their verdicts and not in every digit.
+    other = alone.learner.logits(photos[0].features)[0]
+    rows = (whole.samples.points[inside][:, 1] * SIZE[0]).long()
+    columns = (whole.samples.points[inside][:, 0] * SIZE[1]).long()
+    same = (whole.left_out[inside, 0] >= 0) == (other[rows, columns] >= 0)
+    assert same.float().mean() > 0.97
+
+
+def test_a_class_of_another_photo_is_told_apart() -> None:
+    first, second = _photo(1, classes=2), _photo(2, classes=2)
+    swapped = LabelledPhoto(PixelFeatures((-second.features.maps[0], second.features.maps[1])), second.masks.flip(0))
+    trained = train([first, swapped])
+    found = trained.learner.logits(first.features)
+    assert float(found[0][first.masks[0] == 1].mean()) > 0 > -1 > float(found[1][first.masks[0] == 1].mean())
+
+
+def test_a_head_that_finds_nothing_is_left_out_of_the_mixture_and_expectation_is_high() -> None:
+    learnt = _learnt([_photo(seed) for seed in range(4)])
+    assert learnt.mixture(0).learner > 0
+    assert float(learnt.left_out_iou.mean()) > 0.9
+
+
+def test_negatives_calibrate_presence() -> None:
+    photos = [_photo(seed) for seed in range(3)] + [_photo(seed, shown=False) for seed in range(3, 6)]
+    learnt = _learnt(photos)
+    rule = learnt.presence_rule(0)
+    assert rule is not None
+    assert float(learnt.presence_right[0]) == 1
+    assert torch.isnan(learnt.left_out_iou[3:]).all()
+    for seed, shown in ((10, True), (11, False)):
+        logits = learnt.mixture(0).logits(
+            torch.full(SIZE, -1.0), learnt.learner.logits(_photo(seed, shown).features)[0]
+        )
+        assert (rule.logit(logits) > 0) is shown
+
+
+def test_one_photo_follows_the_number_of_regions() -> None:
+    spots = torch.zeros(40, 60, dtype=torch.uint8)
+    spots[::10, ::10] = 1
+    assert count_regions(spots == 1) >= MANY_REGIONS
+    assert mixture_of_one(spots) == ONE_TEXTURE
+    assert mixture_of_one(_photo(1).masks[0]) == ONE_OBJECT
+    snake = torch.tensor([[1, 1, 1, 1], [0, 0, 0, 1], [1, 1, 1, 1], [1, 0, 0, 0], [1, 1, 1, 1]]) == 1
+    assert count_regions(snake) == 1
+
+
+def test_the_better_part_is_chosen() -> None:
+    inside = torch.tensor([True, True, False, False])
+    right = torch.where(inside, 3.0, -3.0)
+    shares = torch.full((4,), 0.25)
+    for head, learner, check in ((right, -right, "head"), (-right, right, "learner")):
+        mixture, reached = best_mixture([LeftOut(head, learner, inside, shares)] * 3)
+        assert reached == [1.0] * 3
+        assert getattr(mixture, check) > 0
+    assert HEAD_ALONE in CANDIDATES
+
+
+def test_where_head_and_learner_disagree_the_head_decides() -> None:
+    mixture = Mixture(1.0, 0.5, 1.0, agreement=0.2)
+    head, learner = torch.tensor([2.0, -2.0, -2.0]), torch.tensor([-9.0, 9.0, -9.0])
+    assert torch.equal(mixture.logits(head, learner), head)
+    assert not torch.equal(mixture.logits(head, head), head)
+
+
+def test_presence_that_nothing_separates_is_not_invented() -> None:
+    assert presence_rule([1.0, 2.0], [3.0], 0.1) is None
+    rule = presence_rule([5.0, 6.0], [-5.0, -4.0], 0.1)
+    assert isinstance(rule, PresenceRule)
+    assert -4 < rule.level < 5
+
+
+@pytest.mark.parametrize("unknown_class", [0, 1])
+def test_a_class_that_is_nowhere_known_gives_finite_weights(unknown_class: int) -> None:
+    photo = _photo(1, classes=2)
+    masks = photo.masks.clone()
+    masks[unknown_class] = UNKNOWN
+    trained = train([LabelledPhoto(photo.features, masks)])
+    assert bool(torch.isfinite(trained.learner.weights).all())

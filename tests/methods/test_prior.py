@@ -1,0 +1,92 @@
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from emat import Example, Segmenter
+from emat.errors import EmatError
+from emat.methods.base import Features
+from emat.methods.correlation import CorrelationMethod
+from emat.methods.prior import LARGEST_LOGIT, PRESENCE_RULES, PRESENCE_SHARE, PRIOR_WEIGHT, PriorMethod
+from emat.methods.prototype import Prototype, patch_evidence
+from emat.methods.registry import build_method
+from emat.methods.trained_head import load_head, save_head
+from emat.model import Shape
+
+SIZE = 64
+
+
+@pytest.fixture(scope="module")
+def prior() -> PriorMethod:
+    torch.manual_seed(0)
+    method = build_method("emat-prior", image_size=SIZE, device="cpu", shape=Shape(support_grid=4))
+    assert isinstance(method, PriorMethod)
+    return method
+
+
+def features(method: CorrelationMethod | Prototype, seed: int) -> Features:
+    pixels = torch.randn(1, 3, SIZE, SIZE, generator=torch.Generator().manual_seed(seed))
+    return method.features(pixels)[0]
+
+
+def corner_mask() -> torch.Tensor:
+    mask = torch.zeros(SIZE, SIZE)
+    mask[:40, :30] = 1
+    return mask
+
+
+def test_the_answer_is_the_mean_of_both_logits_and_a_share_of_presence(prior: PriorMethod) -> None:
+    pure = CorrelationMethod(prior.backbone, prior.network, SIZE)
+    free = Prototype(prior.backbone, SIZE)
+    (joint,) = prior.compare(
+        prior.encode_query(features(prior, 1)), [prior.encode_support(features(prior, 2), corner_mask())]
+    )
+    (trained,) = pure.compare(
+        pure.encode_query(features(pure, 1)), [pure.encode_support(features(pure, 2), corner_mask())]
+    )
+    untrained = patch_evidence(
+        free.encode_query(features(free, 1)),
+        free.encode_support(features(free, 2), corner_mask()),
+        PRESENCE_RULES["efficientnet-lite2"],
+    )
+    assert trained.presence is not None
+    assert joint.presence is not None
+
+    def logit(p: float) -> float:
+        return max(-LARGEST_LOGIT, min(LARGEST_LOGIT, math.log(p / (1 - p))))
+
+    presence = (logit(trained.presence) + PRIOR_WEIGHT * logit(untrained.presence)) / (1 + PRIOR_WEIGHT)
+    assert logit(joint.presence) == pytest.approx(presence, abs=1e-4)
+    small = torch.nn.functional.interpolate(
+        untrained.logits[None, None], trained.masks.shape[1:], mode="bilinear", align_corners=True
+    )[0, 0]
+    mask = (trained.masks[1] - trained.masks[0] + PRIOR_WEIGHT * small) / (1 + PRIOR_WEIGHT)
+    torch.testing.assert_close(joint.masks[1] - joint.masks[0], mask + PRESENCE_SHARE * presence)
+
+
+def test_an_empty_mask_is_found_nowhere(prior: PriorMethod) -> None:
+    empty = prior.encode_support(features(prior, 2), torch.zeros(SIZE, SIZE))
+    decision = prior.decide([prior.compare(prior.encode_query(features(prior, 1)), [empty])], (20, 30))
+    assert not decision.label_map.any()
+
+
+def test_a_head_of_emat_is_a_head_of_emat_prior_and_of_no_other(prior: PriorMethod, tmp_path: Path) -> None:
+    file = tmp_path / "head.safetensors"
+    save_head(file, prior.trained_weights(), {"method": "emat", "backbone": "efficientnet-lite2"})
+    assert load_head(file).method == "emat"
+    assert load_head(file, method="emat-prior").method == "emat-prior"
+    with pytest.raises(EmatError, match="not cst"):
+        load_head(file, method="cst")
+
+
+def test_a_fitted_segmenter_with_a_prior_is_one_file(prior: PriorMethod, tmp_path: Path) -> None:
+    photo = np.random.default_rng(0).integers(0, 256, (50, 60, 3), dtype=np.uint8)
+    mask = np.zeros((50, 60), bool)
+    mask[10:30, 10:30] = True
+    segmenter = Segmenter(prior).fit([Example(photo, {"thing": mask})])
+    segmenter.save(tmp_path / "thing.emat")
+    again = Segmenter.load(tmp_path / "thing.emat")
+    assert again.method.shape == Shape(support_grid=4)
+    assert again.predict(photo).scores == pytest.approx(segmenter.predict(photo).scores)

@@ -1,0 +1,250 @@
+"""Head files: found by name or path, read, identified, evaluated, and asked what they were trained on."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from emat import Segmenter
+from emat.errors import EmatError
+from emat.files import file_sha256
+from emat.methods.base import Thresholds
+from emat.methods.trained_head import (
+    DEFAULT_HEAD,
+    PUBLISHED,
+    Training,
+    find_head,
+    head_file,
+    identify,
+    known_heads,
+    load_evaluated,
+    load_head,
+    save_head,
+    starting_head,
+    training_of,
+)
+from emat.model import FORMS, build
+from emat.tensor_files import write_tensors
+
+KEPT_APART = Training(fold=1, kept_apart=True, classes=frozenset({"disc", "slab"}))
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("EMAT_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+def test_the_default_head_comes_with_the_package_and_says_what_it_needs() -> None:
+    head = load_head(DEFAULT_HEAD)
+    assert head.backbone == "efficientnet-lite2"
+    assert head.image_size >= 64
+    assert Segmenter.load().thresholds == head.thresholds
+    assert find_head(DEFAULT_HEAD).with_suffix(".md").is_file()
+
+
+def test_a_published_head_that_is_absent_says_how_to_get_it() -> None:
+    for name in PUBLISHED:
+        with pytest.raises(EmatError, match=f"emat weights import FILE.ckpt --as {name}"):
+            load_head(name)
+
+
+def test_an_imported_published_head_goes_with_its_backbone() -> None:
+    save_head(head_file("emat-coco-fold2"), build("emat", channels=72).state_dict(), {"source": "x.ckpt"})
+    head = load_head("emat-coco-fold2")
+    assert (head.backbone, head.image_size, head.method) == ("dinov2-s", 700, "emat")
+    assert known_heads() == ["default", "emat-coco-fold2", "panet", "prototype"]
+
+
+def test_a_head_that_does_not_say_its_backbone_asks_for_it(tmp_path: Path) -> None:
+    save_head(tmp_path / "mine.safetensors", build("emat", channels=42).state_dict(), {})
+    with pytest.raises(EmatError, match="does not say which backbone"):
+        load_head(tmp_path / "mine.safetensors")
+    assert load_head(tmp_path / "mine.safetensors", backbone="efficientnet-lite2").image_size == 400
+
+
+def test_a_head_for_another_backbone_is_refused(head: Path, tmp_path: Path) -> None:
+    save_head(tmp_path / "mine.safetensors", build("emat", channels=7).state_dict(), {"backbone": "efficientnet-lite2"})
+    with pytest.raises(EmatError, match="42 channels"):
+        Segmenter.load(tmp_path / "mine.safetensors")
+
+
+def test_unknown_names_and_metadata_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(EmatError, match="nonesuch is neither a file nor a head here; heads are default"):
+        load_head("nonesuch")
+    save_head(
+        tmp_path / "odd.safetensors",
+        build("emat", 42).state_dict(),
+        {"backbone": "efficientnet-lite2", "threshold": "high"},
+    )
+    with pytest.raises(EmatError, match="metadata that cannot be read"):
+        load_head(tmp_path / "odd.safetensors")
+
+
+@pytest.mark.parametrize("method", ["emat", "emat-s", "cst", "emat-me-ld"])
+def test_a_head_is_recognised_by_its_tensors_and_comes_back_from_its_file(method: str, tmp_path: Path) -> None:
+    net = build(method, 42)
+    published = {f"learner.{name}": value for name, value in net.state_dict().items()}
+    assert identify({**published, "backbone.cls_token": torch.zeros(1)}) == method
+    save_head(tmp_path / "head.safetensors", published, {"source": "test"})
+    back = load_head(tmp_path / "head.safetensors", backbone="efficientnet-lite2")
+    assert back.method == method
+    for name, value in net.state_dict().items():
+        torch.testing.assert_close(back.tensors[name], value)
+
+
+@pytest.mark.parametrize("method", [method for method in FORMS if method in ("cst-large", "emat-me")])
+def test_forms_with_the_same_tensors_are_told_apart_by_the_files_metadata(method: str, tmp_path: Path) -> None:
+    net = build(method, 6)
+    assert identify(net.state_dict()) == "cst"
+    save_head(tmp_path / "head.safetensors", net.state_dict(), {"method": method})
+    assert load_head(tmp_path / "head.safetensors", backbone="efficientnet-lite2").method == method
+
+
+def test_tensors_that_are_not_a_head_are_refused() -> None:
+    with pytest.raises(EmatError, match="not an EMAT or CST head"):
+        identify({"fc.weight": torch.zeros(2, 2)})
+    almost = build("cst", 6).state_dict()
+    del almost["linear.0.bias"]
+    with pytest.raises(EmatError, match=r"not a cst head with 6 channels: missing linear.0.bias"):
+        identify(almost)
+
+
+def test_a_file_tells_its_method_backbone_and_size(head: Path) -> None:
+    said = load_evaluated(head, device="cpu").description()
+    assert (said["name"], said["backbone"], said["image_size"]) == ("emat", "efficientnet-lite2", 64)
+    assert said["head_sha256"] == file_sha256(head)
+
+
+def test_a_name_means_a_head_kept_here(head: Path) -> None:
+    kept = head_file("mine")
+    kept.parent.mkdir(parents=True)
+    kept.write_bytes(head.read_bytes())
+    own, named = (load_evaluated(each, image_size=96, device="cpu") for each in (head, "mine"))
+    assert named.method.preparation.image_size == 96
+    assert own.weights_sha256 == named.weights_sha256
+
+
+def test_the_content_of_a_file_decides_not_its_suffix(head: Path, tmp_path: Path) -> None:
+    path = tmp_path / "head.weights"
+    metadata = {"method": "emat", "backbone": "efficientnet-lite2", "image_size": "64"}
+    write_tensors(path, load_file(head), {**metadata, "presence_threshold": "0.4", "mask_threshold": "0.3"})
+    found = load_evaluated(path, device="cpu")
+    assert found.method.preparation.image_size == 64
+    assert found.thresholds == Thresholds(presence=0.4, mask=0.3)
+
+
+def test_a_training_free_method_goes_by_its_name() -> None:
+    named = load_evaluated("prototype", image_size=64, device="cpu")
+    assert named.description() == load_evaluated(None, "prototype", image_size=64, device="cpu").description()
+    assert (named.head, named.trained_parameters) == (None, 0)
+
+
+def test_heads_for_one_backbone_share_it(head: Path) -> None:
+    first = load_evaluated(head, device="cpu")
+    second = load_evaluated(head, device="cpu", beside=first)
+    assert second.method.backbone is first.method.backbone
+    assert second.weights_sha256 == first.weights_sha256
+    other = load_evaluated("prototype", device="cpu", beside=first)
+    assert other.method.backbone is not first.method.backbone
+
+
+def test_metadata_that_are_no_numbers_are_refused(head: Path, tmp_path: Path) -> None:
+    path = tmp_path / "odd.safetensors"
+    write_tensors(path, load_file(head), {"backbone": "efficientnet-lite2", "image_size": "large"})
+    with pytest.raises(EmatError, match=r"odd.safetensors has metadata that cannot be read \(.*'large'\)"):
+        load_evaluated(path)
+
+
+def test_a_head_without_backbone_asks_for_one(head: Path, tmp_path: Path) -> None:
+    path = tmp_path / "silent.safetensors"
+    write_tensors(path, load_file(head), {})
+    with pytest.raises(EmatError, match="name it by --backbone"):
+        load_evaluated(path)
+
+
+@pytest.mark.parametrize(
+    ("model", "method", "words"),
+    [
+        (None, None, "--method panet or prototype"),
+        (None, "emat", "must be trained"),
+        (None, "nothing", "no method 'nothing'"),
+        ("absent", None, "neither a file nor a head"),
+        ("HEAD", "cst", "not cst"),
+        ("prototype", "emat", "not emat"),
+    ],
+)
+def test_what_cannot_be_evaluated_is_said(model: str | None, method: str | None, words: str, head: Path) -> None:
+    with pytest.raises(EmatError, match=words):
+        load_evaluated(str(head) if model == "HEAD" else model, method)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "expected"),
+    [
+        ({}, Training()),
+        ({"settings": json.dumps({"fold": 2})}, Training(2, True)),
+        ({"settings": '{"fold": null}', "classes": '["Fire hat"]'}, Training(None, False, frozenset({"firehat"}))),
+        ({"settings": json.dumps({"exclude_classes": ["cat"]}), "classes": "[]"}, Training(None, True, frozenset())),
+        ({"settings": "[1]"}, Training()),
+        ({"settings": "{", "classes": "7"}, Training()),
+    ],
+)  # fmt: skip
+def test_a_file_tells_how_its_head_was_trained(
+    metadata: dict[str, str], expected: Training, head: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "head.safetensors"
+    write_tensors(path, load_file(head), metadata)
+    assert training_of(path) == expected
+
+
+def test_a_method_that_needs_no_training_has_seen_nothing() -> None:
+    assert training_of("prototype") == Training()
+
+
+def test_classes_that_were_seen_are_named_whatever_the_fold_s_number() -> None:
+    said = KEPT_APART.warning("mine", 1, ["Disc", "bar"])
+    assert said == "mine has seen classes of fold 1 in training: Disc"
+    assert KEPT_APART.warning("mine", 0, ["bar", "blob"]) is None
+
+
+def test_without_names_the_fold_s_number_tells() -> None:
+    assert Training(fold=1).warning("mine", 1, ["bar"]) is None
+    assert Training().warning("mine", 0, ["bar"]) is None
+    assert "was trained for fold 1; it has seen the classes of fold 0" in str(Training(1).warning("mine", 0, ["bar"]))
+
+
+def starting_file(folder: Path, **metadata: str) -> str:
+    path = folder / "start.safetensors"
+    save_head(path, build("emat", channels=42).state_dict(), {"backbone": "efficientnet-lite2", **metadata})
+    return str(path)
+
+
+def test_without_a_head_a_run_starts_from_random_weights() -> None:
+    assert starting_head(None, "emat", "efficientnet-lite2") is None
+
+
+def test_files_say_where_a_run_started_and_list_every_class_once(tmp_path: Path) -> None:
+    seen = json.dumps(["Ant", "zebra", "Fire Hat"])
+    file = starting_file(tmp_path, classes=seen, trained_tasks="90")
+    found = starting_head(file, "emat", "efficientnet-lite2")
+    assert found is not None
+    said = found.provenance(["cat", "firehat"])
+    assert json.loads(said["classes"]) == ["cat", "firehat", "Ant", "zebra"]
+    assert json.loads(said["started_from"]) == {"sha256": file_sha256(Path(file)), "trained_tasks": "90"}
+    assert all(torch.isfinite(value).all() for value in found.head.tensors.values())
+
+
+def test_a_start_that_lists_no_classes_leaves_them_unknown(tmp_path: Path) -> None:
+    found = starting_head(starting_file(tmp_path), "emat", "efficientnet-lite2")
+    assert found is not None
+    assert json.loads(found.provenance(["cat"])["classes"]) is None
+
+
+@pytest.mark.parametrize(("word", "other"), [("method", "cst"), ("backbone", "resnet50")])
+def test_a_head_of_another_kind_cannot_be_a_start(word: str, other: str, tmp_path: Path) -> None:
+    options = {"method": "emat", "backbone": "efficientnet-lite2", word: other}
+    with pytest.raises(EmatError, match=f"is a head for the {word} .*, not {other}; train with --{word} "):
+        starting_head(starting_file(tmp_path), **options)

@@ -1,0 +1,122 @@
+import numpy as np
+import pytest
+import torch
+from scipy import ndimage
+
+from emat.errors import EmatError
+from emat.images import Pixels
+from emat.refine.candidates import gradient_of, sheet_size
+from emat.refine.mobilesam import EncodedPhoto, MobileSAM
+from emat.refine.refiner import (
+    best_candidates,
+    check_refinement,
+    examples_suit,
+    refine_maps,
+    reproduced,
+    score,
+    unrefined,
+)
+from emat.refine.regions import Map, Mask, certainty, find_regions
+
+THRESHOLD = 0.35
+
+
+def scene() -> tuple[Pixels, Mask]:
+    """A disc on a slope of grey."""
+    y, x = np.mgrid[:150, :200]
+    photo = np.stack([60 + 0.3 * x + 0.2 * y] * 3, axis=2).astype(np.uint8)
+    disc = (y - 80) ** 2 + (x - 90) ** 2 <= 40**2
+    photo[disc] = (200, 120, 60)
+    return photo, disc
+
+
+def blurred(mask: Mask, shift: int = 6) -> Map:
+    """A coarse probability map of the mask, off its place."""
+    moved = np.roll(mask, shift, axis=1).astype(np.float32)
+    return np.clip(2 * THRESHOLD * ndimage.gaussian_filter(moved, 6), 0, 1).astype(np.float32)
+
+
+def iou(one: Mask, other: Mask) -> float:
+    return float((one & other).sum() / (one | other).sum())
+
+
+def test_mobilesam_draws_the_disc_that_the_map_only_hints_at(mobilesam: MobileSAM) -> None:
+    photo, disc = scene()
+    map_ = blurred(disc)
+    refined = refine_maps(photo, {"disc": map_}, THRESHOLD, "auto", mobilesam)
+    assert refined.ways == {"disc": "mobilesam"}
+    assert iou(map_ >= THRESHOLD, disc) < 0.9
+    assert iou(refined.maps["disc"] >= THRESHOLD, disc) > 0.95
+    assert np.array_equal(refined.objects["disc"] > 0, refined.maps["disc"] >= THRESHOLD)
+
+
+def test_without_weights_the_mask_follows_the_photos_edges() -> None:
+    photo, disc = scene()
+    map_ = blurred(disc, shift=2)
+    refined = refine_maps(photo, {"disc": map_}, THRESHOLD, "auto", sam=None)
+    assert refined.ways == {"disc": "guided"}
+    assert iou(refined.maps["disc"] >= THRESHOLD, disc) > iou(map_ >= THRESHOLD, disc)
+
+
+def test_many_small_things_are_left_as_they_are() -> None:
+    photo, _ = scene()
+    map_ = np.zeros((150, 200), np.float32)
+    map_[10:140:12, 10:190:12] = 0.9
+    map_ = ndimage.maximum_filter(map_, 4)
+    refined = refine_maps(photo, {"cell": map_}, THRESHOLD, "auto", MobileSAM())
+    assert refined.ways == {"cell": "none"}
+    assert np.array_equal(refined.maps["cell"], map_)
+
+
+def test_a_map_without_the_class_stays_empty() -> None:
+    photo, _ = scene()
+    empty = np.full((150, 200), 0.1, np.float32)
+    assert not (refine_maps(photo, {"it": empty}, THRESHOLD, "mobilesam", MobileSAM()).maps["it"] >= THRESHOLD).any()
+
+
+def test_the_chosen_candidate_never_scores_less_than_the_unrefined_region() -> None:
+    torch.manual_seed(0)
+    photo, disc = scene()
+    encoded = EncodedPhoto(torch.randn(1, 256, 64, 64), (150, 200))
+    size = sheet_size(encoded)
+    certain = certainty(
+        ndimage.zoom(blurred(disc), (size[0] / 150, size[1] / 200), order=1).astype(np.float32), THRESHOLD
+    )
+    regions = find_regions(certain)
+    best = best_candidates(MobileSAM(), encoded, photo, regions, certain)  # untrained: its answers are noise
+    gradient = gradient_of(ndimage.zoom(photo, (size[0] / 150, size[1] / 200, 1), order=0))
+    for region, candidate in zip(regions, best, strict=True):
+        assert score(candidate) >= score(unrefined(region, certain, gradient)) - 1e-6
+
+
+def test_classes_compete_for_pixels_after_refinement(mobilesam: MobileSAM) -> None:
+    photo, disc = scene()
+    sure, unsure = blurred(disc), 0.8 * blurred(disc)
+    refined = refine_maps(photo, {"unsure": unsure, "sure": sure}, THRESHOLD, "mobilesam", mobilesam)
+    both = (refined.maps["sure"] >= THRESHOLD) & (refined.maps["unsure"] >= THRESHOLD)
+    assert both.any()
+    assert (refined.maps["sure"][both] >= refined.maps["unsure"][both]).mean() > 0.9
+
+
+def test_other_ways_are_refused() -> None:
+    with pytest.raises(EmatError, match="refine is 'sharp'"):
+        check_refinement("sharp")
+
+
+def test_examples_suit_if_mobilesam_can_draw_them_again(mobilesam: MobileSAM) -> None:
+    photo, disc = scene()
+    stripes = np.zeros_like(disc)
+    stripes[40:100, 20:180] = True  # a rectangle that nothing in the photo shows
+    assert reproduced(mobilesam, photo, disc) > 0.9
+    assert examples_suit([(photo, disc)], mobilesam)
+    assert not examples_suit([(photo, stripes)], mobilesam)
+
+
+def test_thin_and_scattered_examples_do_not_suit() -> None:
+    photo, disc = scene()
+    crack, dots = np.zeros_like(disc), np.zeros_like(disc)
+    crack[70:74, 5:195] = True
+    dots[5:145:15, 5:195:15] = True
+    assert examples_suit([(photo, disc)])
+    assert not examples_suit([(photo, crack)])
+    assert not examples_suit([(photo, ndimage.binary_dilation(dots, iterations=3))])

@@ -1,0 +1,146 @@
+"""Files appear whole, links are followed, locks are waited for, and states tell changed files apart."""
+
+import hashlib
+import os
+import sys
+from contextlib import suppress
+from multiprocessing import get_context
+from multiprocessing.synchronize import Event
+from pathlib import Path
+
+import pytest
+
+from emat.errors import EmatError
+from emat.files import (
+    check_output,
+    emat_home,
+    file_sha256,
+    folder_state,
+    locked,
+    walk,
+    whole_file,
+    write_text,
+)
+
+
+def test_a_failure_leaves_the_file_as_it_was_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    write_text(path, "before")
+    with suppress(KeyboardInterrupt), whole_file(path) as unfinished:
+        unfinished.write_text("half")
+        raise KeyboardInterrupt
+    assert [file.name for file in tmp_path.iterdir()] == ["a.txt"]
+    assert path.read_text() == "before"
+
+
+def test_folders_are_made_and_what_stands_in_the_way_is_named(tmp_path: Path) -> None:
+    write_text(tmp_path / "x" / "y" / "a.txt", "é")
+    assert (tmp_path / "x" / "y" / "a.txt").read_bytes() == "é".encode()
+    with pytest.raises(EmatError, match=r"b\.txt cannot be written"):
+        write_text(tmp_path / "x" / "y" / "a.txt" / "b.txt", "")
+    with pytest.raises(EmatError, match="cannot be written"):
+        write_text(tmp_path / "x", "a folder of that name is there")
+
+
+def test_a_file_has_its_sha256(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"abc")
+    assert file_sha256(tmp_path / "a") == hashlib.sha256(b"abc").hexdigest()
+    with pytest.raises(EmatError, match="nothing cannot be read"):
+        file_sha256(tmp_path / "nothing")
+
+
+def test_the_state_of_a_folder_changes_with_its_files(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(b"1")
+    before = folder_state(tmp_path)
+    assert folder_state(tmp_path) == before
+    os.utime(tmp_path / "a.png", ns=(1, 1))
+    touched = folder_state(tmp_path)
+    (tmp_path / "b.png").write_bytes(b"2")
+    assert len({before, touched, folder_state(tmp_path)}) == 3
+
+
+def files_below(root: Path, deepest: int | None = None) -> list[str]:
+    return sorted(
+        (folder / name).relative_to(root).as_posix() for folder, names in walk(root, deepest) for name in names
+    )
+
+
+def test_links_are_followed_wherever_they_lead(tmp_path: Path) -> None:
+    root, elsewhere = tmp_path / "root", tmp_path / "elsewhere"
+    write_text(root / "own.txt", "")
+    write_text(elsewhere / "inside" / "far.txt", "")
+    write_text(tmp_path / "alone.txt", "")
+    (root / "linked").symlink_to(elsewhere)
+    (root / "again").symlink_to(elsewhere)
+    (root / "one.txt").symlink_to(tmp_path / "alone.txt")
+    (root / "broken.txt").symlink_to(tmp_path / "nothing")
+    assert files_below(root) == ["again/inside/far.txt", "linked/inside/far.txt", "one.txt", "own.txt"]
+    assert files_below(root, deepest=1) == ["one.txt", "own.txt"]
+
+
+def test_links_that_lead_back_are_not_followed(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    for folder in ("a", "b"):
+        write_text(root / folder / "file.txt", "")
+    (root / "a" / "self").symlink_to(root / "a")
+    (root / "a" / "root").symlink_to(root)
+    (root / "a" / "outside").symlink_to(tmp_path)
+    (root / "a" / "other").symlink_to(root / "b")
+    (root / "b" / "other").symlink_to(root / "a")
+    assert files_below(root) == ["a/file.txt", "a/other/file.txt", "b/file.txt", "b/other/file.txt"]
+
+
+def hold(path: Path, held: Event, release: Event) -> None:
+    with locked(path, lambda: None):
+        held.set()
+        release.wait(60)
+
+
+def test_a_lock_waits_for_another_process_and_says_so_once(tmp_path: Path) -> None:
+    context = get_context("spawn")
+    held, release = context.Event(), context.Event()
+    other = context.Process(target=hold, args=(tmp_path / "x.lock", held, release))
+    other.start()
+    assert held.wait(60)
+    said: list[str] = []
+
+    def waiting() -> None:
+        said.append("waiting")
+        release.set()
+
+    with locked(tmp_path / "x.lock", waiting):
+        assert said == ["waiting"]
+    other.join()
+    with locked(tmp_path / "x.lock", waiting):
+        assert said == ["waiting"]
+
+
+def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
+    context = get_context("spawn")
+    held, never = context.Event(), context.Event()
+    other = context.Process(target=hold, args=(tmp_path / "x.lock", held, never))
+    other.start()
+    assert held.wait(60)
+    other.kill()
+    other.join()
+    with locked(tmp_path / "x.lock", lambda: None):
+        pass
+
+
+def test_the_home_folder_can_be_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EMAT_HOME", str(tmp_path))
+    assert emat_home() == tmp_path
+    monkeypatch.delenv("EMAT_HOME")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/cache")
+    if sys.platform == "linux":
+        assert emat_home() == Path("/cache/emat")
+    assert emat_home().name == "emat"
+
+
+def test_output_that_cannot_be_written_is_refused_at_once(tmp_path: Path) -> None:
+    check_output(tmp_path / "new" / "a.json")
+    assert (tmp_path / "new").is_dir()
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "new", tmp_path / "file" / "a.json"):
+        with pytest.raises(EmatError, match="choose another file with -o"):
+            check_output(path)
