@@ -20,12 +20,13 @@ if TYPE_CHECKING:
     from emat.inference.example import Example
     from emat.inference.prediction import Prediction, Thresholds
     from emat.inference.segmenter import Segmenter
-    from emat.refine.click import click
+    from emat.refine.click import Clicker, click
 
 __version__ = "0.1.0"
-__all__ = ["Example", "Prediction", "Segmenter", "Thresholds", "__version__", "click"]
+__all__ = ["Clicker", "Example", "Prediction", "Segmenter", "Thresholds", "__version__", "click"]
 
 _MODULES = {
+    "Clicker": "emat.refine.click",
     "Example": "emat.inference.example",
     "Prediction": "emat.inference.prediction",
     "Segmenter": "emat.inference.segmenter",

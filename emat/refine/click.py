@@ -11,48 +11,60 @@ from numpy.typing import NDArray
 
 from emat.errors import EmatError
 from emat.images import Source, read_photo
-from emat.refine.mobilesam import Box, EncodedPhoto, MobileSAM, Prompt, at_photo_size
-from emat.refine.refiner import shared_mobilesam
+from emat.refine.mobilesam import Box, MobileSAM, Prompt, at_photo_size
+from emat.refine.refiner import required_mobilesam
 
 Points: TypeAlias = "Sequence[tuple[float, float]] | NDArray[np.floating]"
 
-KEPT_PHOTOS = 8  # whose encodings are kept: a second click on a photo is answered at once
+KEPT_PHOTOS = 8  # whose encodings `click` keeps: a second click on a photo is answered at once
 
 
 class Clicker:
-    """Answers clicks on photos; the last photos are not encoded again."""
+    """Answers any number of clicks on one photo, which is encoded when the object is made.
 
-    def __init__(self, sam: MobileSAM) -> None:
-        self._sam = sam
-        self._photos: OrderedDict[str, EncodedPhoto] = OrderedDict()
-        self._lock = threading.Lock()
+    Encoding takes about a second, a click a few hundredths. Several threads may click at once.
+
+    Args:
+        photo: A path, the bytes of a file, a PIL image or an array (H, W, 3).
+        sam: MobileSAM; by default the one that this process shares, whose weights are downloaded if need be.
+
+    Raises:
+        EmatError: If the photo cannot be read, or MobileSAM's weights are not here and cannot be downloaded.
+
+    Example:
+        clicker = emat.Clicker("a.jpg")
+        clicker.mask([(210, 150)])
+        clicker.mask([(210, 150), (40, 30)], labels=[1, 0])
+    """
+
+    def __init__(self, photo: Source, sam: MobileSAM | None = None) -> None:
+        pixels = read_photo(photo)
+        self._sam = sam or required_mobilesam()
+        self._encoded = self._sam.encode(pixels)
 
     def mask(
-        self, photo: Source, points: Points = (), labels: Sequence[int] | None = None, box: Box | None = None
+        self, points: Points = (), labels: Sequence[int] | None = None, box: Box | None = None
     ) -> NDArray[np.bool_]:
-        """See `click`."""
-        pixels = read_photo(photo)
-        prompt = _prompt(points, labels, box, (pixels.shape[0], pixels.shape[1]))
-        with self._lock:
-            encoded = self._encoded(pixels)
-            answers = self._sam.answer(encoded, [prompt])[0]
+        """Return the mask (H, W) of the object that is clicked.
+
+        Args:
+            points: Pixels (x, y).
+            labels: For each point 1 if it is on the object, 0 if it is not; by default all are on it.
+            box: A box around the object: left, top, right, bottom.
+
+        Raises:
+            EmatError: If there is neither a point nor a box, or one lies outside the photo.
+        """
+        prompt = _prompt(points, labels, box, self._encoded.size)
+        answers = self._sam.answer(self._encoded, [prompt])[0]
         # One click can mean a part or the whole: the three answers are for that. More of a prompt leaves no doubt.
         alone = len(prompt.inside) + len(prompt.outside) == 1 and box is None
         choice = 1 + int(answers.iou[1:].argmax()) if alone else 0
-        return at_photo_size(answers.logits[choice : choice + 1], encoded)[0].cpu().numpy() > 0
-
-    def _encoded(self, photo: NDArray[np.uint8]) -> EncodedPhoto:
-        key = sha256(repr(photo.shape).encode() + photo.tobytes()).hexdigest()
-        if key not in self._photos:
-            self._photos[key] = self._sam.encode(photo)
-            while len(self._photos) > KEPT_PHOTOS:
-                self._photos.popitem(last=False)
-        self._photos.move_to_end(key)
-        return self._photos[key]
+        return at_photo_size(answers.logits[choice : choice + 1], self._encoded)[0].cpu().numpy() > 0
 
 
-_shared: list[Clicker] = []
-_starting = threading.Lock()
+_clickers: OrderedDict[str, Clicker] = OrderedDict()  # by a hash of the photo, the last used last
+_encoding = threading.Lock()
 
 
 def click(
@@ -60,7 +72,8 @@ def click(
 ) -> NDArray[np.bool_]:
     """Return the mask (H, W) of the object that is clicked on a photo, by MobileSAM.
 
-    The first click on a photo takes about a second; further ones on the same photo take a few hundredths.
+    The first click on a photo takes about a second; further ones on the same photo take a few hundredths. `Clicker`
+    does the same for one photo.
 
     Args:
         photo: A path, the bytes of a file, a PIL image or an array (H, W, 3).
@@ -76,12 +89,15 @@ def click(
         mask = emat.click("a.jpg", [(210, 150)])
         emat.Example("a.jpg", {"cat": mask})
     """
-    with _starting:
-        if not _shared:
-            sam = shared_mobilesam("mobilesam")
-            assert sam is not None
-            _shared.append(Clicker(sam))
-    return _shared[0].mask(photo, points, labels, box)
+    pixels = read_photo(photo)
+    _prompt(points, labels, box, (pixels.shape[0], pixels.shape[1]))  # a mistake is told before a second is spent
+    key = sha256(repr(pixels.shape).encode() + pixels.tobytes()).hexdigest()
+    with _encoding:
+        clicker = _clickers.pop(key, None) or Clicker(pixels)
+        _clickers[key] = clicker
+        while len(_clickers) > KEPT_PHOTOS:
+            _clickers.popitem(last=False)
+    return clicker.mask(points, labels, box)
 
 
 def _prompt(points: Points, labels: Sequence[int] | None, box: Box | None, size: tuple[int, int]) -> Prompt:

@@ -246,6 +246,11 @@ def shared_mobilesam(refine: Refinement) -> MobileSAM | None:
     """
     if refine == "guided" or (refine == "auto" and not _loaded and find_mobilesam() is None):
         return None
+    return required_mobilesam()
+
+
+def required_mobilesam() -> MobileSAM:
+    """The one MobileSAM of this process, whose weights are downloaded if they are not on this machine."""
     with _loading:
         if not _loaded:
             _loaded.append(load_mobilesam())

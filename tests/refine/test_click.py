@@ -2,11 +2,16 @@ import numpy as np
 import pytest
 
 from emat.errors import EmatError
-from emat.refine.click import Clicker
-from emat.refine.mobilesam import MobileSAM
+from emat.images import Pixels
+from emat.refine.click import Clicker, click
+from emat.refine.mobilesam import EncodedPhoto, MobileSAM
 
-UNTRAINED = Clicker(MobileSAM())
 PHOTO = np.zeros((40, 60, 3), np.uint8)
+
+
+@pytest.fixture(scope="module")
+def untrained() -> Clicker:
+    return Clicker(PHOTO, MobileSAM())
 
 
 @pytest.mark.parametrize(
@@ -19,16 +24,48 @@ PHOTO = np.zeros((40, 60, 3), np.uint8)
         ({"box": (20, 5, 10, 30)}, "not left, top, right, bottom within 60 x 40"),
     ],
 )
-def test_a_wrong_click_is_explained(arguments: dict[str, object], message: str) -> None:
+def test_a_wrong_click_is_explained(untrained: Clicker, arguments: dict[str, object], message: str) -> None:
     with pytest.raises(EmatError, match=message):
-        UNTRAINED.mask(PHOTO, **arguments)  # type: ignore[arg-type]
+        untrained.mask(**arguments)  # type: ignore[arg-type]
+
+
+def square_photo() -> np.ndarray:
+    photo = np.full((120, 160, 3), 90, np.uint8)
+    photo[30:90, 40:100] = (220, 60, 40)
+    return photo
+
+
+def iou(mask: np.ndarray, truth: np.ndarray) -> float:
+    return float((mask & truth).sum() / (mask | truth).sum())
 
 
 def test_clicks_and_boxes_give_the_object(mobilesam: MobileSAM) -> None:
-    photo = np.full((120, 160, 3), 90, np.uint8)
-    photo[30:90, 40:100] = (220, 60, 40)
+    photo = square_photo()
     square = photo[..., 0] == 220
-    clicker = Clicker(mobilesam)
-    for mask in (clicker.mask(photo, [(70, 60)]), clicker.mask(photo, box=(38, 28, 102, 92))):
+    clicker = Clicker(photo, mobilesam)
+    for mask in (clicker.mask([(70, 60)]), clicker.mask(box=(38, 28, 102, 92))):
         assert mask.shape == (120, 160)
-        assert (mask & square).sum() / (mask | square).sum() > 0.9
+        assert iou(mask, square) > 0.9
+    outside = clicker.mask([(10, 10), (70, 60)], labels=[1, 0])
+    assert not outside[40:80, 50:90].any()
+
+
+def test_a_photo_is_encoded_once_however_often_it_is_clicked(
+    mobilesam: MobileSAM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    photo = square_photo()
+    encode, encoded = mobilesam.encode, []
+
+    def counted(pixels: Pixels) -> EncodedPhoto:
+        encoded.append(pixels)
+        return encode(pixels)
+
+    monkeypatch.setattr(mobilesam, "encode", counted)
+    monkeypatch.setattr("emat.refine.refiner._loaded", [mobilesam])
+    first = click(photo, [(70, 60)])
+    again = click(photo.copy(), [(70, 60)])
+    assert np.array_equal(first, again)
+    assert click(photo, box=(38, 28, 102, 92)).any()
+    assert len(encoded) == 1
+    click(photo[:100], [(70, 60)])
+    assert len(encoded) == 2
