@@ -30,9 +30,9 @@ from emat.datasets.dataset import Dataset
 from emat.datasets.layouts import open_dataset
 from emat.methods.base import Features, LabelledFeatures
 from emat.methods.learner import LabelledPhoto, at_grid, train
-from emat.methods.learning import LearningMethod, parts_of
 from emat.methods.mixture import HEAD_ALONE, Mixture
 from emat.methods.trained_head import load_head
+from emat.methods.with_learner import LearningMethod, parts_of
 
 QUERIES = 3
 LEARNER_ALONE = Mixture(0.0, 1.0, 0.0)

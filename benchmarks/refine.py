@@ -25,9 +25,8 @@ from scipy import ndimage
 from emat import Example, Segmenter
 from emat.images import Pixels, read_mask, read_photo
 from emat.inference.fitted_file import thumbnail
-from emat.refine.mobilesam import EncodedPhoto, MobileSAM
+from emat.refine.mobilesam import EncodedPhoto, MobileSAM, load_mobilesam
 from emat.refine.refiner import Refinement, examples_suit, refine_maps
-from emat.refine.weights import load_mobilesam
 
 WAYS = ("unrefined", "guided", "mobilesam", "auto")
 MASK_FOLDERS = ("SegmentationClassAug", "SegmentationClass")

@@ -19,8 +19,8 @@ from emat.evaluation.results import OWN_THRESHOLDS, read_results, results, write
 from emat.evaluation.run import Run, evaluate, remove_journals, seconds_spent
 from emat.files import check_output
 from emat.methods.base import PAPER_THRESHOLD, Thresholds
-from emat.methods.learning import LearningMethod
 from emat.methods.trained_head import EvaluatedMethod, load_evaluated, training_of
+from emat.methods.with_learner import LearningMethod
 from emat.progress import follow
 from emat.reports.terminal import show_results
 from emat.tasks.benchmark import Benchmark

@@ -20,7 +20,7 @@ from emat.cli.options import AsJson
 from emat.errors import EmatError
 from emat.files import emat_home, file_sha256
 from emat.methods.trained_head import HeadState, head_file, heads_here, identify, save_head
-from emat.refine import weights as mobilesam
+from emat.refine import mobilesam
 from emat.tensor_files import read_tensors
 
 EXAMPLE = "Example: emat weights list"

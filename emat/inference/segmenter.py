@@ -29,8 +29,8 @@ from emat.inference.forecast import Forecast, forecasts
 from emat.inference.photos import READ_AHEAD, Tiles, check_tiles, detail_size, read_ahead, views
 from emat.inference.prediction import Prediction, Thresholds, refined
 from emat.methods.base import Decision, Features, LabelledFeatures, Method
-from emat.methods.learning import LearningMethod, LearntEvidence, can_learn, unwrapped
 from emat.methods.trained_head import find_head, head_of, is_training_free, load_head
+from emat.methods.with_learner import LearningMethod, LearntEvidence, can_learn, unwrapped
 from emat.refine.refiner import Refinement, check_refinement, examples_suit, shared_mobilesam
 
 MOST_CLASSES = 254  # what a label map of bytes holds beside background and void

@@ -8,11 +8,14 @@ import torch
 from numpy.typing import NDArray
 from scipy import ndimage
 
+from emat.images import Pixels, resize_photo
+from emat.refine.mask_decoder import MASK_SIDE
 from emat.refine.mobilesam import EncodedPhoto, MobileSAM, Prompt
-from emat.refine.prompts import MASK_SIDE
-from emat.refine.regions import Map, Mask, Point, Region
+from emat.refine.regions import Map, MapRegion, Mask, Point, points_against
 
 MASK_PROMPT_LOGIT = 6.0  # MobileSAM's own mask logits are of this size
+MOST_REGIONS = 8  # of a class that MobileSAM is asked about; more are texture, or too small for it
+MAP_IOU = 0.6  # what a coarse region is worth where MobileSAM's answers bring the IoU that they expect of themselves
 STABILITY_OFFSET = 1.0  # a stable mask hardly changes when its logits are cut this much higher or lower
 
 
@@ -33,6 +36,54 @@ class Candidate:
         return self.logits > 0
 
 
+@dataclass(frozen=True)
+class Weights:
+    """What a candidate's score is made of, beside its agreement with the map."""
+
+    iou: float = 1.0
+    stability: float = 0.2
+    edge: float = 0.1
+
+
+WEIGHTS = Weights()
+
+
+def best_candidates(
+    sam: MobileSAM,
+    encoded: EncodedPhoto,
+    photo: Pixels,
+    regions: Sequence[MapRegion],
+    certain: Map,
+    others: Sequence[Map] = (),
+) -> list[Candidate]:
+    """The best candidate of each of the largest regions, in their order."""
+    gradient = gradient_of(resize_photo(photo, (certain.shape[0], certain.shape[1])))
+    best = []
+    for region in regions[:MOST_REGIONS]:
+        own = np.where(_elsewhere(region, regions), 0, certain)
+        candidates = [unrefined(region, own, gradient)]
+        for answer in ask(sam, encoded, region, own, points_against(region, others)):
+            candidates.append(judge(*answer, region, own, gradient))
+        best.append(max(candidates, key=score))
+    return best
+
+
+def unrefined(region: MapRegion, certain: Map, gradient: Map) -> Candidate:
+    """The region as the map draws it, as a candidate."""
+    logits = np.where(region.mask, 1, -1).astype(np.float32)
+    return judge("map", logits, MAP_IOU, 1.0, region, certain, gradient)
+
+
+def score(candidate: Candidate, weights: Weights = WEIGHTS) -> float:
+    """How good a candidate is; only differences matter."""
+    return (
+        candidate.agreement
+        + weights.iou * min(candidate.iou, 1.0)
+        + weights.stability * candidate.stability
+        + weights.edge * candidate.edge
+    )
+
+
 def sheet_size(photo: EncodedPhoto) -> tuple[int, int]:
     """Height and width of the part of MobileSAM's 256 x 256 masks that the photo fills; all work is done there."""
     height, width = photo.inner
@@ -40,7 +91,7 @@ def sheet_size(photo: EncodedPhoto) -> tuple[int, int]:
 
 
 def ask(
-    sam: MobileSAM, photo: EncodedPhoto, region: Region, certain: Map, against: Sequence[Point] = ()
+    sam: MobileSAM, photo: EncodedPhoto, region: MapRegion, certain: Map, against: Sequence[Point] = ()
 ) -> list[tuple[str, Map, float, float]]:
     """MobileSAM's answers about a region: origin, logits (h, w), expected IoU, stability.
 
@@ -70,7 +121,7 @@ def ask(
 
 
 def judge(
-    origin: str, logits: Map, iou: float, stability: float, region: Region, certain: Map, gradient: Map
+    origin: str, logits: Map, iou: float, stability: float, region: MapRegion, certain: Map, gradient: Map
 ) -> Candidate:
     """A candidate with all that its score is made of; `certain` is 0 where other regions are."""
     mask = logits > 0
@@ -100,15 +151,24 @@ def _mask_prompt(certain: Map) -> torch.Tensor:
     return square
 
 
-def _enlarged(region: Region, size: tuple[int, ...], share: float = 0.05) -> tuple[float, float, float, float]:
+def _enlarged(region: MapRegion, size: tuple[int, ...], share: float = 0.05) -> tuple[float, float, float, float]:
     left, top, right, bottom = region.box
     dx, dy = share * (right - left), share * (bottom - top)
     return max(0, left - dx), max(0, top - dy), min(size[1], right + dx), min(size[0], bottom + dy)
 
 
-def _around(region: Region, size: tuple[int, ...]) -> Mask:
+def _around(region: MapRegion, size: tuple[int, ...]) -> Mask:
     """The region's own surroundings, so that its mask prompt does not show other regions."""
     left, top, right, bottom = (round(side) for side in _enlarged(region, size, share=0.15))
     around = np.zeros(size, bool)
     around[top:bottom, left:right] = True
     return around
+
+
+def _elsewhere(region: MapRegion, regions: Sequence[MapRegion]) -> Mask:
+    """Where the other regions are."""
+    other = np.zeros_like(region.mask)
+    for one in regions:
+        if one is not region:
+            other |= one.mask
+    return other

@@ -5,17 +5,14 @@ Tang), so that it changes where the colours change and is smooth where they are.
 """
 
 import numpy as np
-from numpy.typing import NDArray
-from PIL import Image
 from scipy import ndimage
 
 from emat.images import Pixels, resize_photo
+from emat.refine.regions import Map, resized
 
 RADIUS = 0.02  # of a window, as a share of the longer side
 EDGE = 0.02  # differences of colour, of 0 to 1, that begin to count as an edge
 LONGEST_SIDE = 640  # at which the filter works: what it finds is smooth enough to be enlarged
-
-Map = NDArray[np.float32]
 
 
 def guided(probability: Map, photo: Pixels, radius: float = RADIUS, edge: float = EDGE) -> Map:
@@ -38,8 +35,8 @@ def guided(probability: Map, photo: Pixels, radius: float = RADIUS, edge: float 
     shrink = min(1.0, LONGEST_SIDE / max(height, width))
     size = max(1, round(height * shrink)), max(1, round(width * shrink))
     guide = resize_photo(photo, size).astype(np.float32) / np.float32(255)  # (h', w', 3)
-    drawn = _filtered(_resized(probability, size), guide, max(1, round(radius * max(size))), edge**2)
-    return np.clip(_resized(drawn, (height, width)), 0, 1)
+    drawn = _filtered(resized(probability, size), guide, max(1, round(radius * max(size))), edge**2)
+    return np.clip(resized(drawn, (height, width)), 0, 1)
 
 
 def _filtered(values: Map, guide: Map, radius: int, smoothness: float) -> Map:
@@ -57,9 +54,3 @@ def _filtered(values: Map, guide: Map, radius: int, smoothness: float) -> Map:
     slope = np.linalg.solve(covariance, together[..., None])[..., 0]
     offset = level - (slope * centre).sum(axis=2)
     return np.asarray((mean(slope) * guide).sum(axis=2) + mean(offset), np.float32)
-
-
-def _resized(values: Map, size: tuple[int, int]) -> Map:
-    if values.shape == size:
-        return values
-    return np.array(Image.fromarray(values).resize((size[1], size[0]), Image.Resampling.BILINEAR))

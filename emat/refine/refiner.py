@@ -15,39 +15,23 @@ from typing import Literal, get_args
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
 
 from emat.errors import EmatError
-from emat.images import Pixels, resize_photo
-from emat.refine.candidates import Candidate, ask, gradient_of, judge, sheet_size
+from emat.images import Pixels
+from emat.refine.candidates import Candidate, best_candidates, sheet_size
 from emat.refine.guided import guided
-from emat.refine.mobilesam import EncodedPhoto, MobileSAM, Prompt
-from emat.refine.regions import Map, Mask, Region, certainty, find_regions, points_against
-from emat.refine.weights import find_mobilesam, load_mobilesam
+from emat.refine.mobilesam import EncodedPhoto, MobileSAM, Prompt, find_mobilesam, load_mobilesam
+from emat.refine.regions import Map, MapRegion, Mask, certainty, find_regions, resized
 
 Refinement = Literal["auto", "mobilesam", "guided"]
 Way = Literal["mobilesam", "guided", "none"]  # what became of it
 
-MOST_REGIONS = 8  # of a class that MobileSAM is asked about; more are texture, or too small for it
 MOST_OBJECTS = 5  # for auto
 SMALLEST_OBJECT = 0.01  # of the photo's area, for auto
 THINNEST_OBJECT = 0.05  # of the photo's longer side, for auto
 LEAST_COVERED = 0.7  # of a class's area that must lie in such objects, for auto
 LEAST_REPRODUCED = 0.65  # IoU with which MobileSAM must draw the examples again, for auto
 MOST_EXAMPLES = 3  # that are tried
-MAP_IOU = 0.6  # what a coarse region is worth where MobileSAM's answers bring the IoU that they expect of themselves
-
-
-@dataclass(frozen=True)
-class Weights:
-    """What a candidate's score is made of, beside its agreement with the map."""
-
-    iou: float = 1.0
-    stability: float = 0.2
-    edge: float = 0.1
-
-
-WEIGHTS = Weights()
 
 
 @dataclass(frozen=True)
@@ -87,7 +71,7 @@ def refine_maps(
         The maps with the same names, sizes and threshold.
     """
     size = sheet_size(encoded or EncodedPhoto(torch.empty(0), (photo.shape[0], photo.shape[1])))
-    sheets = {name: certainty(_resized(map_, size), threshold) for name, map_ in maps.items()}
+    sheets = {name: certainty(resized(map_, size), threshold) for name, map_ in maps.items()}
     out = RefinedMaps({}, {})
     for name, map_ in maps.items():
         regions = find_regions(sheets[name])
@@ -104,14 +88,14 @@ def refine_maps(
     return out
 
 
-def _way(refine: Refinement, regions: Sequence[Region], certain: Map, sam: MobileSAM | None) -> Way:
+def _way(refine: Refinement, regions: Sequence[MapRegion], certain: Map, sam: MobileSAM | None) -> Way:
     """How one class is refined on one photo."""
     if not regions or (refine == "auto" and not suits(regions, certain)):
         return "none"
     return "guided" if refine == "guided" or sam is None else "mobilesam"
 
 
-def suits(regions: Sequence[Region], certain: Map) -> bool:
+def suits(regions: Sequence[MapRegion], certain: Map) -> bool:
     """Whether a class shows what MobileSAM can tell apart: few, large and thick objects; not texture, cracks, cells."""
     least_area, least_thickness = SMALLEST_OBJECT * certain.size, THINNEST_OBJECT * max(certain.shape)
     large = [region for region in regions if region.area >= least_area and region.thickness >= least_thickness]
@@ -149,7 +133,7 @@ def reproduced(sam: MobileSAM, photo: Pixels, mask: Mask) -> float:
     """
     encoded = sam.encode(photo)
     size = sheet_size(encoded)
-    true = _resized(mask.astype(np.float32), size) >= 0.5
+    true = resized(mask.astype(np.float32), size) >= 0.5
     drawn = np.zeros_like(true)
     factors = photo.shape[1] / size[1], photo.shape[0] / size[0]  # x, y
     for region in find_regions(true.astype(np.float32))[:MOST_OBJECTS]:
@@ -160,79 +144,28 @@ def reproduced(sam: MobileSAM, photo: Pixels, mask: Mask) -> float:
     return float((true & drawn).sum() / max(int((true | drawn).sum()), 1))
 
 
-def best_candidates(
-    sam: MobileSAM,
-    encoded: EncodedPhoto,
-    photo: Pixels,
-    regions: Sequence[Region],
-    certain: Map,
-    others: Sequence[Map] = (),
-) -> list[Candidate]:
-    """The best candidate of each of the largest regions, in their order."""
-    gradient = gradient_of(resize_photo(photo, (certain.shape[0], certain.shape[1])))
-    best = []
-    for region in regions[:MOST_REGIONS]:
-        own = np.where(_elsewhere(region, regions), 0, certain)
-        candidates = [unrefined(region, own, gradient)]
-        for answer in ask(sam, encoded, region, own, points_against(region, others)):
-            candidates.append(judge(*answer, region, own, gradient))
-        best.append(max(candidates, key=score))
-    return best
-
-
-def unrefined(region: Region, certain: Map, gradient: Map) -> Candidate:
-    """The region as the map draws it, as a candidate."""
-    logits = np.where(region.mask, 1, -1).astype(np.float32)
-    return judge("map", logits, MAP_IOU, 1.0, region, certain, gradient)
-
-
-def score(candidate: Candidate, weights: Weights = WEIGHTS) -> float:
-    """How good a candidate is; only differences matter."""
-    return (
-        candidate.agreement
-        + weights.iou * min(candidate.iou, 1.0)
-        + weights.stability * candidate.stability
-        + weights.edge * candidate.edge
-    )
-
-
-def _elsewhere(region: Region, regions: Sequence[Region]) -> Mask:
-    """Where the other regions are."""
-    other = np.zeros_like(region.mask)
-    for one in regions:
-        if one is not region:
-            other |= one.mask
-    return other
-
-
 def _drawn(
-    map_: Map, threshold: float, certain: Map, regions: Sequence[Region], best: Sequence[Candidate]
+    map_: Map, threshold: float, certain: Map, regions: Sequence[MapRegion], best: Sequence[Candidate]
 ) -> tuple[Map, NDArray[np.int32]]:
     """The map (h, w) whose mask is the candidates' union, and the number of each pixel's candidate."""
     size = (map_.shape[0], map_.shape[1])
     small = np.zeros_like(certain, bool)  # regions that were not asked about stay as they are
     for region in regions[len(best) :]:
         small |= region.mask
-    soft = np.stack([1 / (1 + np.exp(-np.clip(_resized(one.logits, size), -20, 20))) for one in best])  # (n, h, w)
+    soft = np.stack([1 / (1 + np.exp(-np.clip(resized(one.logits, size), -20, 20))) for one in best])  # (n, h, w)
     # Inside, a pixel is as sure as its object's evidence: so classes compete by what their maps say of whole objects.
     strength = np.array([float(certain[one.mask].mean()) if one.mask.any() else 0.0 for one in best], np.float32)
     winner = (soft * np.maximum(strength, 0.01)[:, None, None]).argmax(axis=0)
     value = np.take_along_axis(soft, winner[None], axis=0)[0]
     inside = threshold + (1 - threshold) * (2 * value - 1) * strength[winner]
     refined = np.where(value > 0.5, np.maximum(inside, threshold), np.minimum(2 * value, 0.999) * threshold)
-    kept = (_resized(small.astype(np.float32), size) >= 0.5) & (value <= 0.5)
+    kept = (resized(small.astype(np.float32), size) >= 0.5) & (value <= 0.5)
     refined = np.where(
         kept,
         map_,
         np.where(value > 0.5, refined, np.minimum(refined, np.nextafter(np.float32(threshold), np.float32(0)))),
     )
     return refined.astype(np.float32), np.where(value > 0.5, winner + 1, 0).astype(np.int32)
-
-
-def _resized(values: Map, size: tuple[int, int]) -> Map:
-    if values.shape == size:
-        return values
-    return np.array(Image.fromarray(values.astype(np.float32)).resize((size[1], size[0]), Image.Resampling.BILINEAR))
 
 
 _loaded: list[MobileSAM] = []

