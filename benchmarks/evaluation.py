@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from emat.datasets.dataset import Dataset
 from emat.device import all_cores
+from emat.evaluation.evaluated_method import EvaluatedMethod, load_evaluated
 from emat.evaluation.one_pass import OnePass, QueryWork, SharedTask, TaskIndex, default_limits, plan, savings
 from emat.evaluation.results import machine
 from emat.features import FeatureCache
@@ -29,7 +30,6 @@ from emat.files import write_text
 from emat.images import to_pixels
 from emat.methods.base import Decision, Features, Method
 from emat.methods.registry import build_method
-from emat.methods.trained_head import EvaluatedMethod, load_evaluated
 from emat.tasks.benchmark import open_benchmark
 from emat.tasks.sampling import TaskRequest
 from emat.tasks.task import Configuration, Setting, Task

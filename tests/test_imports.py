@@ -22,7 +22,7 @@ LAYERS = [
     {"methods", "refine", "pictures.task"},
     {"features"},
     {"inference"},
-    {"training", "evaluation", "pictures.demo", "pictures.demo_page"},
+    {"training", "evaluation", "pictures.demo"},
     {"reports", "scale", "integrations", "studio", "cli", "__main__"},
 ]
 APART = {("backbone", "datasets"), ("tasks", "model")}

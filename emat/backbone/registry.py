@@ -13,10 +13,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from emat.backbone.base import Backbone, used_tensors
+from emat.backbone.base import Backbone, Stack, lead_of, used_tensors
 from emat.backbone.efficientnet import EfficientNetLite2
 from emat.backbone.resnet import BLOCKS_50, BLOCKS_101, TOKEN_STRIDE, TOKEN_WIDTH, ResNet
-from emat.backbone.stack import Stack, lead_of
 from emat.backbone.tokens import Grid
 from emat.backbone.vit import ViT
 from emat.backbone.weights import BackboneState, backbone_state, expected_shapes, load_weights

@@ -14,8 +14,7 @@ from rich.table import Table
 from emat.cli.options import AsJson, DeviceName, HeadName
 from emat.inference.prediction import Prediction
 from emat.inference.segmenter import Segmenter
-from emat.pictures.demo import answer_card, demo_photos, draw_demo, example_card, save_picture
-from emat.pictures.demo_page import write_page
+from emat.pictures.demo import answer_card, demo_photos, draw_demo, example_card, save_picture, write_page
 
 
 def command(

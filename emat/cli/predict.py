@@ -12,7 +12,6 @@ from typing import Annotated
 
 import typer
 
-from emat.cli.object_table import ObjectTable, PixelSize
 from emat.cli.options import (
     AsJson,
     DeviceName,
@@ -25,6 +24,7 @@ from emat.cli.options import (
 )
 from emat.errors import EmatError
 from emat.files import file_sha256
+from emat.formats.table import ObjectTable, PixelSize
 from emat.formats.writing import WITH_OBJECTS, WRITERS, WriteOptions, Writer, open_writer
 from emat.inference.photos import PhotoFile, Tiles, find_photos, read_ahead
 from emat.inference.prediction import Prediction, Thresholds
@@ -188,7 +188,7 @@ def _predict(
         prediction = fitted.predict(read.pixels)
         scores.add(photo.name, prediction)
         if objects is not None:
-            objects.add(photo.name, prediction)
+            objects.add(photo.name, {name: prediction.instances(name).rows for name in prediction.classes})
         numbered = prediction.object_image if instances else None
         writer.write(photo.name, prediction.label_map, prediction.photo, photo.path, numbered)
 

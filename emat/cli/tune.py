@@ -18,11 +18,13 @@ from emat.cli.options import (
     WorkingSize,
 )
 from emat.errors import EmatError
+from emat.evaluation.evaluated_method import load_evaluated
 from emat.evaluation.one_pass import default_limits
 from emat.evaluation.thresholds import sweep, without_test
 from emat.features import FeatureCache
 from emat.files import check_output
-from emat.methods.trained_head import TrainedHead, head_metadata, is_training_free, load_evaluated, training_of
+from emat.methods.head_training import training_of
+from emat.methods.trained_head import TrainedHead, head_metadata, is_training_free
 from emat.progress import follow
 from emat.reports.terminal import sweep_table
 from emat.tasks.benchmark import open_benchmark

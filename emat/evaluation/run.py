@@ -14,12 +14,12 @@ from emat.datasets.dataset import Dataset
 from emat.device import all_cores
 from emat.distributed import ALONE, Processes
 from emat.errors import EmatError
+from emat.evaluation.evaluated_method import EvaluatedMethod
 from emat.evaluation.metrics import TaskOutcome
 from emat.evaluation.one_pass import Limits, OnePass, QueryWork, TaskIndex, default_limits, plan
 from emat.features import FeatureCache
 from emat.files import Journal
 from emat.methods.base import PAPER_THRESHOLDS, Thresholds
-from emat.methods.trained_head import EvaluatedMethod
 from emat.refine.refiner import Refinement
 from emat.tasks.task import Configuration
 

@@ -25,8 +25,8 @@ from emat.evaluation.one_pass import OnePass, QueryWork, SharedTask, plan
 from emat.evaluation.run import Watch
 from emat.features import FeatureCache
 from emat.methods.base import PAPER_THRESHOLD, Decision, Method, Thresholds
+from emat.methods.head_training import Training
 from emat.methods.label_map import likeliest
-from emat.methods.trained_head import Training
 from emat.tasks.benchmark import Benchmark
 from emat.tasks.task import Configuration
 

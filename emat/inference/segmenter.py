@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +25,13 @@ from emat.inference.fitted_file import (
     write_fitted,
 )
 from emat.inference.forecast import Forecast, forecasts
+from emat.inference.known_examples import KnownExamples
 from emat.inference.photos import READ_AHEAD, Tiles, check_tiles, detail_size, read_ahead, views
 from emat.inference.prediction import Prediction, Thresholds, refined
-from emat.methods.base import Decision, Features, LabelledFeatures, Method
+from emat.methods.base import Decision, Features, Method
 from emat.methods.trained_head import find_head, head_of, is_training_free, load_head
 from emat.methods.with_learner import LearningMethod, LearntEvidence, can_learn, unwrapped
 from emat.refine.refiner import Refinement, check_refinement, examples_suit, shared_mobilesam
-
-MOST_CLASSES = 254  # what a label map of bytes holds beside background and void
 
 
 class Segmenter:
@@ -78,8 +76,7 @@ class Segmenter:
         self.tiles = tiles
         self.cache = cache
         self.refine = refine
-        # Replaced and never changed, so that a prediction keeps the examples that it began with.
-        self._known = _Known(())
+        self._known = KnownExamples(())
         self._changing = threading.Lock()
         # Of each class the pictures that were looked at, and whether they show what MobileSAM can draw.
         self._suited: dict[str, tuple[list[Thumbnail], bool]] = {}
@@ -123,7 +120,7 @@ class Segmenter:
         segmenter = cls(method, fitted.head.thresholds, tiles, refine=refine)
         learnt = None if fitted.learnt is None else moved_to(segmenter.device, fitted.learnt)
         examples = tuple(example.to(segmenter.device) for example in fitted.examples)
-        segmenter._known = _Known(examples, learnt if method.learns else None)
+        segmenter._known = KnownExamples(examples, learnt if method.learns else None)
         return segmenter
 
     def save(self, path: str | Path, *, thumbnails: bool = True) -> None:
@@ -138,7 +135,7 @@ class Segmenter:
             EmatError: If nothing was fitted, or the file cannot be written.
         """
         known = self._fitted()
-        learnt = self._learnt(known)
+        learnt = known.learn(self.method, self._features)
         head = head_of(unwrapped(self.method), self.thresholds)
         write_fitted(Path(path), head, known.examples, thumbnails, learnt)
 
@@ -151,7 +148,7 @@ class Segmenter:
     @property
     def classes_(self) -> tuple[str, ...]:
         """The names of the classes, in the order of their first example."""
-        return _classes(self._known.examples)
+        return self._known.classes
 
     @property
     def examples_(self) -> tuple[FittedExample, ...]:
@@ -162,11 +159,11 @@ class Segmenter:
     def forecast_(self) -> dict[str, Forecast]:
         """What to expect of each class on new photos; empty if the segmenter does not learn."""
         known = self._fitted()
-        learnt = self._learnt(known)
+        learnt = known.learn(self.method, self._features)
         if learnt is None:
             return {}
         shown = [(example.name, example.classes) for example in known.examples]
-        return forecasts(learnt, _classes(known.examples), shown)
+        return forecasts(learnt, known.classes, shown)
 
     @property
     def device(self) -> torch.device:
@@ -179,14 +176,13 @@ class Segmenter:
         Raises:
             EmatError: If there is no example, or one cannot be read.
         """
-        fitted: tuple[FittedExample, ...] = ()
+        known = KnownExamples(())
         for example in [examples] if isinstance(examples, Example) else examples:
-            fitted = (*fitted, self._encoded(example, fitted))
-        if not fitted:
+            known = KnownExamples((*known.examples, self._encoded(example, known)))
+        if not known.examples:
             raise EmatError("there is nothing to fit: give at least one Example(photo, {class: mask})")
-        _check_shown(fitted)
-        known = _Known(fitted)
-        self._learnt(known)
+        known.check_shown()
+        known.learn(self.method, self._features)
         with self._changing:
             self._known = known
         return self
@@ -195,7 +191,7 @@ class Segmenter:
         """Learn from one more example; the others stay as they are."""
         with self._changing:
             examples = self._known.examples
-            self._known = _Known((*examples, self._encoded(example, examples)))
+            self._known = KnownExamples((*examples, self._encoded(example, self._known)))
         return self
 
     def remove(self, example: Example | int) -> Segmenter:
@@ -203,7 +199,7 @@ class Segmenter:
         with self._changing:
             index = self._index(example)
             examples = self._known.examples
-            self._known = _Known(examples[:index] + examples[index + 1 :])
+            self._known = KnownExamples(examples[:index] + examples[index + 1 :])
         return self
 
     def predict(self, photo: Source) -> Prediction:
@@ -233,9 +229,9 @@ class Segmenter:
             yield self._predict(read.pixels, known)
 
     @torch.inference_mode()
-    def _predict(self, photo: Pixels, known: _Known) -> Prediction:
-        learnt = self._learnt(known)
-        shots = {name: _shots(known.examples, name) for name in _classes(known.examples)}
+    def _predict(self, photo: Pixels, known: KnownExamples) -> Prediction:
+        learnt = known.learn(self.method, self._features)
+        shots = {name: known.shots(name) for name in known.classes}
         size = (photo.shape[0], photo.shape[1])
         detail = detail_size(size)
         _, *tiles = views(size, self.method.preparation.image_size, self.tiles)
@@ -277,57 +273,11 @@ class Segmenter:
             return self.method.decide(compared, size)
         return self.method.decide(compared, size, self.thresholds, evidence)
 
-    def _learnt(self, known: _Known) -> Any | None:
-        """What the examples teach: learnt when it is first needed, since examples may come one by one."""
-        if not self.method.learns:
-            return None
-        with known.learning:
-            if known.learnt is None:
-                known.learnt = self._learn(known)
-            return known.learnt
-
-    @torch.no_grad()
-    def _learn(self, known: _Known) -> Any:
-        photos = self._labelled(known.examples)
-        if isinstance(self.method, LearningMethod) and any(e.working and e.working.sparse for e in known.examples):
-            known.examples = self._filled_in(known.examples, photos, self.method)
-        return self.method.learn(photos)
-
-    def _filled_in(
-        self, examples: Sequence[FittedExample], photos: Sequence[LabelledFeatures], method: LearningMethod
-    ) -> tuple[FittedExample, ...]:
-        """Give the head a whole mask where a user painted a few strokes: the learner's own answer on that photo."""
-        masks = method.fill_in(photos)
-        classes = _classes(examples)
-        filled = []
-        for example, photo, found in zip(examples, photos, masks, strict=True):
-            if example.working is not None and example.working.sparse:
-                whole = {
-                    name: method.encode_support(photo.features, found[classes.index(name)].float())
-                    for name in example.classes
-                }
-                example = replace(example, encodings=whole)
-            filled.append(example)
-        return tuple(filled)
-
-    def _labelled(self, examples: Sequence[FittedExample]) -> list[LabelledFeatures]:
-        classes = _classes(examples)
-        photos = []
-        for example in examples:
-            if example.working is None:
-                raise EmatError(
-                    f"this segmenter was saved without the photo of {example.name}, so it cannot learn again; fit it "
-                    "again, or load it with learn=False"
-                )
-            masks = example.working.known(classes).to(self.device)
-            photos.append(LabelledFeatures(self._features(example.working.photo), masks))
-        return photos
-
     @torch.inference_mode()
-    def _encoded(self, example: Example, known: Sequence[FittedExample]) -> FittedExample:
+    def _encoded(self, example: Example, known: KnownExamples) -> FittedExample:
         if not isinstance(example, Example):
             raise EmatError(f"an example is Example(photo, {{class: mask}}), not a {type(example).__name__}")
-        _check_names(example, _classes(known))
+        known.check_names(example)
         shown = example.read()
         if shown.sparse and not self.method.learns:
             raise EmatError(f"the example {example.title} is sparse, which needs a segmenter that learns: learn=True")
@@ -344,9 +294,9 @@ class Segmenter:
             return self.cache.features(photo)
         return self.method.photo_features(photo)
 
-    def _fitted(self) -> _Known:
+    def _fitted(self) -> KnownExamples:
         known = self._known
-        if not _classes(known.examples):
+        if not known.classes:
             raise EmatError("this segmenter knows no class yet; call fit([Example(photo, {class: mask})]) first")
         return known
 
@@ -360,43 +310,3 @@ class Segmenter:
         if not 0 <= example < count:
             raise EmatError(f"there is no example {example}; this segmenter has {count}, counted from 0")
         return example
-
-
-@dataclass
-class _Known:
-    """The examples of a segmenter, and what they teach once that was needed."""
-
-    examples: tuple[FittedExample, ...]
-    learnt: Any | None = None
-    learning: threading.Lock = field(default_factory=threading.Lock, repr=False)
-
-
-def _classes(examples: Sequence[FittedExample]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(name for example in examples for name in example.encodings))
-
-
-def _shots(examples: Sequence[FittedExample], name: str) -> list[Any]:
-    return [example.encodings[name] for example in examples if name in example.encodings]
-
-
-def _check_shown(examples: Sequence[FittedExample]) -> None:
-    """Refuse examples that say what is absent and never what is there."""
-    classes = _classes(examples)
-    if not classes:
-        raise EmatError("no example shows a class; give at least one Example(photo, {class: mask}) beside the others")
-    for example in examples:
-        named = () if example.working is None else tuple(example.working.masks)
-        if unknown := [name for name in named if name not in classes]:
-            raise EmatError(
-                f"no example shows {unknown[0]!r}, which {example.name} says is absent; give one with a mask"
-            )
-
-
-def _check_names(example: Example, known: Sequence[str]) -> None:
-    spelled = {name.casefold(): name for name in known}
-    for name in (*example.masks, *example.absent):
-        other = spelled.setdefault(name.casefold(), name)
-        if other != name:
-            raise EmatError(f"the class {name!r} of {example.title} is also written {other!r}; use one spelling")
-    if len(spelled) > MOST_CLASSES:
-        raise EmatError(f"{len(spelled)} classes are more than the {MOST_CLASSES} that a label map holds")

@@ -26,7 +26,8 @@ from emat.methods.base import (
 )
 from emat.model import load_public
 from emat.model.encoding import QueryEncoding, SupportEncoding
-from emat.model.network import Network, Shape
+from emat.model.forms import Shape
+from emat.model.network import Network
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,10 @@ machine. A method that needs no training goes by its own name and has no tensors
 """
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,13 +22,13 @@ from torch import Tensor
 from emat.backbone import Backbone
 from emat.backbone.registry import find_backbone
 from emat.errors import EmatError
-from emat.files import emat_home, file_sha256
+from emat.files import emat_home
 from emat.methods import registry
-from emat.methods.base import PAPER_THRESHOLD, PAPER_THRESHOLDS, Method, Thresholds
+from emat.methods.base import PAPER_THRESHOLD, Method, Thresholds
 from emat.methods.registry import build_method, find_method, method_names, training_free_methods
-from emat.model.network import FORMS, PUBLISHED_SHAPE, Shape, build, load_public, without_prefix
-from emat.tasks.training_tasks import class_key
-from emat.tensor_files import digest, read_metadata, read_tensors, shapes_of, write_tensors
+from emat.model.forms import FORMS, PUBLISHED_SHAPE, Shape
+from emat.model.network import build, load_public, without_prefix
+from emat.tensor_files import read_metadata, read_tensors, shapes_of, write_tensors
 
 DEFAULT_HEAD = "default"
 PUBLISHED_BACKBONE = "dinov2-s"
@@ -293,179 +292,3 @@ def _share_heads(stated: str | None, wanted: str) -> bool:
 def _is_safetensors(path: Path) -> bool:
     with path.open("rb") as file:
         return file.read(9)[8:9] == b"{"
-
-
-# A head ready to be evaluated
-
-
-@dataclass(frozen=True)
-class EvaluatedMethod:
-    """A method with its weights, described well enough for others to find the same weights again."""
-
-    method: Method
-    backbone: str
-    head: Path | None  # None if the method is used without training
-    head_sha256: str | None  # of the file
-    weights_sha256: str  # of all tensors, whatever file they came from
-    trained_parameters: int
-    thresholds: Thresholds = PAPER_THRESHOLDS  # those of the head file
-
-    def description(self) -> dict[str, Any]:
-        """Return what a results file says about the method."""
-        return {
-            "name": self.method.name,
-            "backbone": self.backbone,
-            "image_size": self.method.preparation.image_size,
-            "trained_parameters": self.trained_parameters,
-            "head": None if self.head is None else str(self.head),
-            "head_sha256": self.head_sha256,
-            "weights_sha256": self.weights_sha256,
-        }
-
-
-def load_evaluated(
-    model: str | Path | None = None,
-    method: str | None = None,
-    *,
-    backbone: str | None = None,
-    image_size: int | None = None,
-    device: str | torch.device | None = None,
-    beside: EvaluatedMethod | None = None,
-) -> EvaluatedMethod:
-    """Load a head, or a method that needs no training, for an evaluation.
-
-    Args:
-        model: A head's file or name; None for the method `method` without training.
-        method: The method's name; beside `model` only where the file does not say it.
-        backbone: By default what the head's file says, or the method's own.
-        image_size: Side of the square that photos are resized to; by default what the head's file says.
-        device: "cpu", "cuda", "mps" or "auto".
-        beside: Another loaded method, whose frozen backbone is shared if it is the same.
-
-    Raises:
-        EmatError: If neither is given, the method must be trained first, or the head cannot be loaded.
-    """
-    named = _training_free(method) if model is None else model
-    head = load_head(named, backbone, method)
-    sized = head if image_size is None else replace(head, image_size=image_size)
-    built = sized.build(device, None if beside is None else _frozen_backbone(beside, head))
-    path = None if is_training_free(named) else find_head(named)
-    return EvaluatedMethod(
-        method=built,
-        backbone=head.backbone,
-        head=path,
-        head_sha256=None if path is None else file_sha256(path),
-        weights_sha256=digest(built.state_dict()),
-        trained_parameters=sum(value.numel() for value in built.trained_weights().values()) if path else 0,
-        thresholds=head.thresholds,
-    )
-
-
-def _frozen_backbone(other: EvaluatedMethod, head: TrainedHead) -> Backbone | None:
-    """The backbone of `other` if `head` needs the same one and it was not trained."""
-    method = other.method
-    found = getattr(method, "backbone", None)
-    alike = (method.name, other.backbone) == (head.method, head.backbone) and not method.recipe.trains_backbone
-    return found if alike and isinstance(found, Backbone) else None
-
-
-def _training_free(method: str | None) -> str:
-    if method is None:
-        free = " or ".join(training_free_methods())
-        raise EmatError(f"say what to evaluate: --model with a head's file or name, or --method {free}")
-    if find_method(method).needs_training:
-        raise EmatError(f"{method} must be trained before it can be evaluated; give its head by --model")
-    return method
-
-
-# What a head was trained on
-
-
-@dataclass(frozen=True)
-class Training:
-    """What a head's file says about its training."""
-
-    fold: int | None = None  # the fold whose classes were kept for the test
-    kept_apart: bool = False  # whether any classes were kept for a test
-    classes: frozenset[str] | None = None  # keys of the trained classes; None if the file does not list them
-
-    def seen(self, names: Sequence[str]) -> list[str]:
-        """Return those of `names` that the head was trained on, as far as the file lists them."""
-        return [name for name in names if class_key(name) in (self.classes or ())]
-
-    def warning(self, head: str | Path, fold: int, names: Sequence[str]) -> str | None:
-        """Return a warning if an evaluation of `head` on a fold uses classes that were trained; None if not.
-
-        Args:
-            head: What the warning calls the head.
-            fold: The fold that is evaluated.
-            names: The names of the fold's classes.
-        """
-        if self.classes is not None:
-            seen = self.seen(names)
-            return f"{head} has seen classes of fold {fold} in training: {', '.join(seen)}" if seen else None
-        if self.fold in (None, fold):
-            return None
-        return f"{head} was trained for fold {self.fold}; it has seen the classes of fold {fold}"
-
-
-def training_of(name: str | Path) -> Training:
-    """Return how a head was trained; everything is unknown if its file does not say it."""
-    metadata = head_metadata(name)
-    try:
-        options = json.loads(metadata.get("settings", "{}"))
-        fold, classes = options.get("fold"), json.loads(metadata.get("classes", "null"))
-        return Training(
-            None if fold is None else int(fold),
-            fold is not None or bool(options.get("exclude_classes")),
-            None if classes is None else frozenset(class_key(str(name)) for name in classes),
-        )
-    except (ValueError, TypeError, AttributeError):
-        return Training()  # the metadata of another program
-
-
-@dataclass(frozen=True)
-class StartingHead:
-    """A head whose weights a training run starts from."""
-
-    head: TrainedHead
-    training: Training
-    sha256: str  # of its file
-    metadata: Mapping[str, str] = field(default_factory=dict)  # of its file
-
-    def provenance(self, classes: Sequence[str]) -> dict[str, str]:
-        """Return what the files of the run say about this start: its file, and the classes of both trainings."""
-        before = {"sha256": self.sha256}
-        before |= {key: self.metadata[key] for key in ("trained_tasks", "command") if key in self.metadata}
-        return {"started_from": json.dumps(before), "classes": json.dumps(self._all_classes(classes))}
-
-    def _all_classes(self, trained: Sequence[str]) -> list[str] | None:
-        """The classes of both trainings; None if the file does not list its own."""
-        if self.training.classes is None:
-            return None
-        keys = {class_key(name) for name in trained}
-        earlier = (name for name in json.loads(self.metadata["classes"]) if class_key(name) not in keys)
-        return [*trained, *earlier]
-
-
-def starting_head(name: str | None, method: str, backbone: str | None) -> StartingHead | None:
-    """Load the head that a training run starts from.
-
-    Args:
-        name: The head's file or name; None if the run starts from random weights.
-        method: The method that the run trains.
-        backbone: The backbone that the run uses.
-
-    Raises:
-        EmatError: If the head is for another method or backbone.
-    """
-    if name is None:
-        return None
-    head, metadata = load_head(name, backbone), head_metadata(name)
-    for word, theirs, ours in (
-        ("method", head.method, method),
-        ("backbone", metadata.get("backbone", backbone), backbone),
-    ):
-        if theirs != ours:
-            raise EmatError(f"{name} is a head for the {word} {theirs}, not {ours}; train with --{word} {theirs}")
-    return StartingHead(head, training_of(name), file_sha256(find_head(name)), metadata)

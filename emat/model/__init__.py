@@ -22,6 +22,7 @@ Letters in shapes, the same in every module (sizes of the paper's EMAT in bracke
 """
 
 from emat.model.encoding import QueryEncoding, SupportEncoding
-from emat.model.network import FORMS, Network, Output, Shape, build, load_public
+from emat.model.forms import FORMS, Shape
+from emat.model.network import Network, Output, build, load_public
 
 __all__ = ["FORMS", "Network", "Output", "QueryEncoding", "Shape", "SupportEncoding", "build", "load_public"]

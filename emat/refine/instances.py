@@ -6,22 +6,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
+from emat.formats.table import ObjectRow
+
 Labels = NDArray[np.int32]
 Mask = NDArray[np.bool_]
 
 NECK = 0.75  # two bulges are one object if the neck between them is at least this wide, as a share of the smaller bulge
 SMOOTHING = 1.0  # pixels; a jagged outline would otherwise have a bulge at every step
-
-
-@dataclass(frozen=True)
-class ObjectRow:
-    """One object in numbers; lengths and areas are in pixels."""
-
-    id: int  # its number in the label image, from 1
-    area: int
-    box: tuple[int, int, int, int]  # left, top, width, height
-    centroid: tuple[float, float]  # x, y
-    score: float  # mean probability of its pixels
 
 
 @dataclass(frozen=True)

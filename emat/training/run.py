@@ -14,13 +14,12 @@ from emat.distributed import errors_of_process, open_fabric, start, started_proc
 from emat.errors import EmatError
 from emat.features import FeatureCache
 from emat.files import writing
+from emat.methods.head_training import StartingHead, starting_head
 from emat.methods.registry import build_method
-from emat.methods.trained_head import StartingHead, starting_head
 from emat.tasks.benchmark import Watch
 from emat.training.data import RunData, open_run_data
 from emat.training.options import GIGABYTE, TrainingOptions, write_config
 from emat.training.reporting import Reporter, RunLogs, StepReport
-from emat.training.schedule import Plan
 from emat.training.state import (
     BEST,
     CONFIG,
@@ -35,7 +34,7 @@ from emat.training.state import (
     save_trained,
     scores_metadata,
 )
-from emat.training.step import StepLosses, Stepper
+from emat.training.step import Plan, StepLosses, Stepper
 from emat.training.task_tensors import TaskTensors
 from emat.training.validation import ValidationScores, as_row, from_row, validate
 

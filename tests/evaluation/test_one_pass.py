@@ -15,13 +15,13 @@ from torch import Tensor
 from emat.datasets.layouts import open_dataset
 from emat.device import all_cores
 from emat.errors import EmatError
+from emat.evaluation.evaluated_method import load_evaluated
 from emat.evaluation.metrics import TaskOutcome, judge_task
 from emat.evaluation.one_pass import OnePass, TaskIndex, default_limits, plan, savings, tensor_bytes
 from emat.evaluation.refined_tasks import RefinedTasks
 from emat.features import FeatureCache
 from emat.images import to_pixels
 from emat.methods.base import PAPER_THRESHOLDS, Decision, Features, LabelledFeatures, Method, Thresholds
-from emat.methods.trained_head import load_evaluated
 from emat.tasks.benchmark import Benchmark, open_benchmark
 from emat.tasks.sampling import TaskRequest
 from emat.tasks.task import Configuration, Protocol, Setting, Task

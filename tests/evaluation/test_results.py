@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from emat.errors import EmatError
+from emat.evaluation.evaluated_method import load_evaluated
 from emat.evaluation.metrics import TaskOutcome
 from emat.evaluation.one_pass import TaskIndex
 from emat.evaluation.results import read_results, results, summaries_of, write_results
 from emat.evaluation.run import Run
 from emat.evaluation.summary import summarise
-from emat.methods.trained_head import load_evaluated
 from emat.tasks.benchmark import open_benchmark
 from emat.tasks.sampling import TaskRequest
 from emat.tasks.task import Setting

@@ -16,11 +16,11 @@ from safetensors.torch import load_file
 from emat.cli import main
 from emat.distributed import Processes, find_processes
 from emat.errors import EmatError
+from emat.evaluation.evaluated_method import EvaluatedMethod, load_evaluated
 from emat.evaluation.one_pass import QueryWork, plan
 from emat.evaluation.results import read_results
 from emat.evaluation.run import Outcomes, Run, evaluate, remove_journals, seconds_spent
 from emat.methods.base import Thresholds
-from emat.methods.trained_head import EvaluatedMethod, load_evaluated
 from emat.tasks.benchmark import Benchmark, open_benchmark
 from emat.tasks.sampling import TaskRequest
 from emat.tasks.task import Setting, read_task_file, write_task_file

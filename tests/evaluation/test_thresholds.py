@@ -7,14 +7,15 @@ import numpy as np
 import pytest
 
 from emat.errors import EmatError
+from emat.evaluation.evaluated_method import load_evaluated
 from emat.evaluation.metrics import ClassScore, ScoreCounts, Scores, compute, count_outcome, judge_task, merge
 from emat.evaluation.one_pass import OnePass, SharedTask, plan
 from emat.evaluation.thresholds import CANDIDATES, Sweep, middle_of_best, sweep, without_test
 from emat.features import FeatureCache
 from emat.methods.base import PAPER_THRESHOLD, Decision, Method, Thresholds
+from emat.methods.head_training import Training
 from emat.methods.label_map import make_label_map
 from emat.methods.registry import build_method
-from emat.methods.trained_head import Training, load_evaluated
 from emat.tasks.benchmark import Benchmark, open_benchmark
 from emat.tasks.sampling import TaskRequest
 from emat.tasks.task import Configuration

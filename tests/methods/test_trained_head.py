@@ -9,21 +9,19 @@ from safetensors.torch import load_file
 
 from emat import Segmenter
 from emat.errors import EmatError
+from emat.evaluation.evaluated_method import load_evaluated
 from emat.files import file_sha256
 from emat.methods.base import Thresholds
+from emat.methods.head_training import Training, starting_head, training_of
 from emat.methods.trained_head import (
     DEFAULT_HEAD,
     PUBLISHED,
-    Training,
     find_head,
     head_file,
     identify,
     known_heads,
-    load_evaluated,
     load_head,
     save_head,
-    starting_head,
-    training_of,
 )
 from emat.model import FORMS, build
 from emat.tensor_files import write_tensors

@@ -2,8 +2,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from emat.backbone.base import Stack
 from emat.backbone.registry import find_backbone
-from emat.backbone.stack import Stack
 from emat.backbone.weights import load_weights
 from emat.errors import EmatError
 

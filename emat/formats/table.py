@@ -1,18 +1,28 @@
-"""The table of single objects that `emat predict --table` writes, a row for each."""
+"""A CSV table of single objects, a row for each, as `emat predict --table` writes it."""
 
 import csv
 import re
-from collections.abc import Set
+from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
 from emat.errors import EmatError
-from emat.inference.prediction import Prediction
 
 COLUMNS = ("photo", "class", "id", "area_px", "left", "top", "width", "height", "centroid_x", "centroid_y", "score")
 SIZE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(nm|um|µm|μm|mm|cm|m|km)")
+
+
+@dataclass(frozen=True)
+class ObjectRow:
+    """One object in numbers; lengths and areas are in pixels."""
+
+    id: int  # its number in the label image, from 1
+    area: int
+    box: tuple[int, int, int, int]  # left, top, width, height
+    centroid: tuple[float, float]  # x, y
+    score: float  # mean probability of its pixels
 
 
 @dataclass(frozen=True)
@@ -63,10 +73,15 @@ class ObjectTable:
         self._writer = csv.writer(self._file)
         self._writer.writerows([header, *kept])
 
-    def add(self, photo: str, prediction: Prediction) -> None:
-        """Append a row for each object of one photo."""
-        for name in prediction.classes:
-            for row in prediction.instances(name).rows:
+    def add(self, photo: str, objects: Mapping[str, Sequence[ObjectRow]]) -> None:
+        """Append a row for each object of one photo.
+
+        Args:
+            photo: The photo's name.
+            objects: The objects of each class, by the class's name.
+        """
+        for name, rows in objects.items():
+            for row in rows:
                 centre = [f"{coordinate:.2f}" for coordinate in row.centroid]
                 real = [f"{row.area * self._pixel_size.side**2:.6g}"] if self._pixel_size else []
                 self._writer.writerow([photo, name, row.id, row.area, *row.box, *centre, f"{row.score:.4f}", *real])

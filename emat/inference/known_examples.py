@@ -1,0 +1,121 @@
+"""The examples that a segmenter knows, and what a method that learns has learnt from all of them together."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+
+import torch
+
+from emat.errors import EmatError
+from emat.images import Pixels
+from emat.inference.example import Example
+from emat.inference.fitted_file import FittedExample
+from emat.methods.base import Features, LabelledFeatures, Method
+from emat.methods.with_learner import LearningMethod
+
+MOST_CLASSES = 254  # what a label map of bytes holds beside background and void
+
+FeaturesOf: TypeAlias = Callable[[Pixels], Features]  # from a photo (H, W, 3)
+
+
+@dataclass
+class KnownExamples:
+    """The examples of a segmenter, and what they teach once that was needed.
+
+    A segmenter replaces this object when its examples change, so that a prediction keeps the examples that it began
+    with.
+    """
+
+    examples: tuple[FittedExample, ...]
+    learnt: Any | None = None
+    learning: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of the classes, in the order of their first example."""
+        return tuple(dict.fromkeys(name for example in self.examples for name in example.encodings))
+
+    def shots(self, name: str) -> list[Any]:
+        """Return the support encodings of a class."""
+        return [example.encodings[name] for example in self.examples if name in example.encodings]
+
+    def check_shown(self) -> None:
+        """Refuse examples that say what is absent and never what is there.
+
+        Raises:
+            EmatError: If no example shows a class, or none shows a class that another example says is absent.
+        """
+        classes = self.classes
+        if not classes:
+            raise EmatError(
+                "no example shows a class; give at least one Example(photo, {class: mask}) beside the others"
+            )
+        for example in self.examples:
+            named = () if example.working is None else tuple(example.working.masks)
+            if unknown := [name for name in named if name not in classes]:
+                raise EmatError(
+                    f"no example shows {unknown[0]!r}, which {example.name} says is absent; give one with a mask"
+                )
+
+    def check_names(self, example: Example) -> None:
+        """Refuse a further example whose classes are spelled differently, or that has one class too many."""
+        spelled = {name.casefold(): name for name in self.classes}
+        for name in (*example.masks, *example.absent):
+            other = spelled.setdefault(name.casefold(), name)
+            if other != name:
+                raise EmatError(f"the class {name!r} of {example.title} is also written {other!r}; use one spelling")
+        if len(spelled) > MOST_CLASSES:
+            raise EmatError(f"{len(spelled)} classes are more than the {MOST_CLASSES} that a label map holds")
+
+    def learn(self, method: Method, features_of: FeaturesOf) -> Any | None:
+        """Return what the examples teach; it is learnt when it is first needed, since examples may come one by one.
+
+        Args:
+            method: The method that learns; None is returned if it does not.
+            features_of: Computes the features of a photo.
+
+        Raises:
+            EmatError: If an example's photo was not kept.
+        """
+        if not method.learns:
+            return None
+        with self.learning:
+            if self.learnt is None:
+                self.learnt = self._learn(method, features_of)
+            return self.learnt
+
+    @torch.no_grad()
+    def _learn(self, method: Method, features_of: FeaturesOf) -> Any:
+        photos = self._labelled(features_of, next(method.parameters()).device)
+        sparse = any(example.working and example.working.sparse for example in self.examples)
+        if sparse and isinstance(method, LearningMethod):
+            self.examples = self._filled_in(photos, method)
+        return method.learn(photos)
+
+    def _labelled(self, features_of: FeaturesOf, device: torch.device) -> list[LabelledFeatures]:
+        photos = []
+        for example in self.examples:
+            if example.working is None:
+                raise EmatError(
+                    f"this segmenter was saved without the photo of {example.name}, so it cannot learn again; fit it "
+                    "again, or load it with learn=False"
+                )
+            masks = example.working.known(self.classes).to(device)
+            photos.append(LabelledFeatures(features_of(example.working.photo), masks))
+        return photos
+
+    def _filled_in(self, photos: Sequence[LabelledFeatures], method: LearningMethod) -> tuple[FittedExample, ...]:
+        """Give the head a whole mask where a user painted a few strokes: the learner's own answer on that photo."""
+        filled = []
+        for example, photo, found in zip(self.examples, photos, method.fill_in(photos), strict=True):
+            if example.working is not None and example.working.sparse:
+                whole = {
+                    name: method.encode_support(photo.features, found[self.classes.index(name)].float())
+                    for name in example.classes
+                }
+                example = replace(example, encodings=whole)
+            filled.append(example)
+        return tuple(filled)
