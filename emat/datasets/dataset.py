@@ -13,7 +13,7 @@ from emat.files import files_state
 from emat.formats.coco import COCO_CLASSES
 from emat.formats.drawing import LabelMap
 from emat.formats.png import VOC_CLASSES
-from emat.images import Pixels
+from emat.images import Pixels, Reading
 
 PUBLISHED = {VOC_CLASSES: "pascal", COCO_CLASSES: "coco"}
 
@@ -52,12 +52,14 @@ class Dataset(ABC):
         root: The folder, zip or file that was opened.
         classes: The names of the classes; `classes[i]` belongs to class index i + 1.
         names: The names of all photos that have a mask.
+        reading: How photos are read.
     """
 
     kind: str
     root: Path
     classes: tuple[str, ...]
     names: tuple[str, ...]
+    reading: Reading = Reading()
 
     @property
     def name(self) -> str:

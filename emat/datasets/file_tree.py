@@ -141,12 +141,12 @@ class TreeDataset(Dataset):
     def image(self, name: str) -> Pixels:
         """Return the photo, (H, W, 3) uint8."""
         path = self._photo(name)
-        return read_photo(self._tree.source(path), name=self._tree.describe(path))
+        return read_photo(self._tree.source(path), name=self._tree.describe(path), reading=self.reading)
 
     def image_size(self, name: str) -> tuple[int, int]:
         """Return the height and width of the photo, from its header."""
         path = self._photo(name)
-        return photo_size(self._tree.source(path), name=self._tree.describe(path))
+        return photo_size(self._tree.source(path), name=self._tree.describe(path), reading=self.reading)
 
     def photo_file(self, name: str) -> Path | None:
         """Return the path of the photo; None in a zip."""

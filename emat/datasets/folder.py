@@ -13,7 +13,7 @@ from emat.datasets.file_tree import FileTree, TreeDataset
 from emat.errors import EmatError
 from emat.formats.class_names import class_names_in, label_type, number_classes
 from emat.formats.drawing import LabelMap
-from emat.images import MASK_SUFFIXES, PHOTO_SUFFIXES, Pixels, read_mask, read_object_mask, read_one_class_mask
+from emat.images import MASK_SUFFIXES, PHOTO_SUFFIXES, VOID, Pixels, read_mask, read_object, read_one_class_mask
 
 CLASS_FILES = ("classes.txt", "labels.txt")
 
@@ -39,7 +39,7 @@ class FolderDataset(TreeDataset):
     def mask(self, name: str) -> Pixels:
         """Return class indices, (H, W) uint8.
 
-        If there is only one class, white on black means that class and not void.
+        If there is only one class, white on black means that class and not void (`read_one_class_mask`).
         """
         if name not in self._masks:
             raise self.unknown(name)
@@ -66,13 +66,14 @@ class ClassFoldersDataset(TreeDataset):
         self._index = {name: number for number, name in enumerate(self.classes, start=1)}
 
     def mask(self, name: str) -> LabelMap:
-        """Return class indices, (H, W): the index of the photo's class where its object is, 0 elsewhere."""
+        """Return class indices, (H, W): the index of the photo's class where its object is, 255 if unknown."""
         if name not in self._masks:
             raise self.unknown(name)
         path = self._masks[name]
-        drawn = read_object_mask(self._tree.source(path), name=self._tree.describe(path))
-        label_map: LabelMap = np.zeros(drawn.shape, label_type(self.classes))
-        label_map[drawn] = self._index[_class_of(name)]
+        drawn = read_object(self._tree.source(path), name=self._tree.describe(path))
+        label_map: LabelMap = np.zeros(drawn.inside.shape, label_type(self.classes))
+        label_map[drawn.inside] = self._index[_class_of(name)]
+        label_map[drawn.void] = VOID
         return label_map
 
 

@@ -53,11 +53,11 @@ class LabelMeDataset(Dataset):
 
     def image(self, name: str) -> Pixels:
         """Return the photo, (H, W, 3) uint8."""
-        return read_photo(self.photo_file(name))
+        return read_photo(self.photo_file(name), reading=self.reading)
 
     def image_size(self, name: str) -> tuple[int, int]:
         """Return the height and width of the photo, from its header."""
-        return photo_size(self.photo_file(name))
+        return photo_size(self.photo_file(name), reading=self.reading)
 
     def photo_file(self, name: str) -> Path:
         """Return the path of the photo, which is `imagePath` in the JSON file."""

@@ -12,7 +12,7 @@ from PIL import Image, ImageDraw
 from emat.errors import EmatError
 from emat.formats.drawing import FEWEST_NUMBERS, Drawing, DrawnObject, Polygon, RunLengths
 from emat.images import VOID as UNKNOWN
-from emat.images import Pixels, Source, describe, load_image, read_object_mask, read_photo
+from emat.images import ObjectMask, Pixels, Source, describe, read_object, read_photo
 
 Mask: TypeAlias = NDArray[np.bool_]  # (H, W)
 Box: TypeAlias = "tuple[float, float, float, float]"  # left, top, right, bottom in pixels
@@ -116,15 +116,13 @@ class Example:
         height, width = photo.shape[:2]
         void = np.zeros((height, width), bool)
         if self.void is not None:
-            void |= self._sized(read_mask_source(self.void, (height, width), self._what("void")), "void", photo)
+            undecided = read_mask_source(self.void, (height, width), self._what("void"))
+            void |= self._sized(undecided.inside | undecided.void, "void", photo)
         masks = {}
         for name, source in self.masks.items():
-            undecided = _undecided(source)
-            if undecided is not None:
-                void |= self._sized(undecided, name, photo)
-                masks[name] = self._sized(_array(source) == 1, name, photo)
-            else:
-                masks[name] = self._sized(read_mask_source(source, (height, width), self._what(name)), name, photo)
+            found = read_mask_source(source, (height, width), self._what(name))
+            masks[name] = self._sized(found.inside, name, photo)
+            void |= self._sized(found.void, name, photo)
             if not masks[name].any():
                 raise EmatError(f"{self._what(name)} is all background; mark the {name} or leave the mask out")
         if void.all():
@@ -179,35 +177,21 @@ class MaskedPhoto:
         return known, other
 
 
-def _array(source: MaskSource) -> NDArray[Any]:
-    """The stored values of a mask that is an image or an array."""
-    if isinstance(source, np.ndarray):
-        return source
-    return np.asarray(source if isinstance(source, Image.Image) else load_image(cast("str | Path | bytes", source)))
-
-
-def _undecided(source: MaskSource) -> "Mask | None":
-    """Where a mask of 0, 1 and 255 is 255; None for any other mask. A mask of 0 and 255 shows the object in white."""
-    if not isinstance(source, (str, Path, bytes, Image.Image, np.ndarray)):
-        return None
-    try:
-        values = _array(source)
-    except EmatError:
-        return None  # the usual reader says what is wrong
-    if values.ndim != 2 or values.dtype.kind not in "ui" or set(np.unique(values).tolist()) - {0, 1, UNKNOWN}:
-        return None
-    return values == UNKNOWN if (values == 1).any() and (values == UNKNOWN).any() else None
-
-
-def read_mask_source(source: MaskSource, size: tuple[int, int], what: str) -> Mask:
-    """Read a mask for a photo of `size` (H, W); errors call it `what`."""
-    if isinstance(source, Scribble):
-        return source.mask(size)
+def read_mask_source(source: MaskSource, size: tuple[int, int], what: str) -> ObjectMask:
+    """Read a mask for a photo of `size` (H, W), and the pixels that it leaves undecided; errors call it `what`."""
     if isinstance(source, (str, Path, bytes, Image.Image, np.ndarray)):
         if isinstance(source, np.ndarray) and source.dtype.kind == "f":
             raise EmatError(f"{what} is an array of {source.dtype}; make it bool, as in array > 0.5")
         path = describe(source) if isinstance(source, (str, Path)) else None
-        return read_object_mask(source, name=path or what)
+        return read_object(source, name=path or what)
+    drawn = _drawn(source, size, what)
+    return ObjectMask(drawn, np.zeros(drawn.shape, bool))
+
+
+def _drawn(source: MaskSource, size: tuple[int, int], what: str) -> Mask:
+    """Draw a mask that is given by coordinates or run lengths."""
+    if isinstance(source, Scribble):
+        return source.mask(size)
     if isinstance(source, Mapping):
         return _filled(cast(RunLengths, dict(source)), size, what)
     if not isinstance(source, Sequence):

@@ -15,7 +15,7 @@ from PIL import Image
 
 from emat.errors import EmatError
 from emat.files import without_suffix
-from emat.images import Pixels, read_photo, resize_photo
+from emat.images import Pixels, Reading, read_photo, resize_photo
 from emat.inference.example import Mask
 
 WORKING_SIDE = 800  # pixels of the longer side in the page; methods look at fewer
@@ -40,7 +40,7 @@ def read_dropped(path: Path, taken: Collection[str] = ()) -> StudioPhoto:
         data = path.read_bytes()
     except OSError as error:
         raise EmatError(f"{name} did not arrive ({error.strerror}); drop it again") from None
-    return studio_photo(read_photo(data, name=name, max_pixels=MAX_PIXELS), name)
+    return studio_photo(read_photo(data, name=name, reading=Reading(max_pixels=MAX_PIXELS)), name)
 
 
 def studio_photo(photo: Pixels, name: str) -> StudioPhoto:

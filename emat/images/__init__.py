@@ -1,0 +1,55 @@
+"""Photos and masks: read safely from whatever a user gives, and prepared for a backbone.
+
+A photo becomes (H, W, 3) uint8 as a viewer shows it; a mask becomes class indices or the place of one object. Nothing
+else in the package opens an image file.
+
+`sources` opens files within limits, `photos` and `stretch` make photos of them, `masks` label maps, and `object_masks`
+the mask of one object. `slides` reads windows of photos that are too large for the memory.
+"""
+
+from emat.images.masks import (
+    VOC_PALETTE,
+    VOID,
+    read_mask,
+    resize_mask,
+    same_scale,
+    write_indexed_png,
+)
+from emat.images.object_masks import ObjectMask, read_object, read_object_mask, read_one_class_mask
+from emat.images.photos import Reading, photo_size, read_photo, resize_photo, to_pixels
+from emat.images.sources import (
+    MASK_SUFFIXES,
+    MAX_PIXELS,
+    ORIENTATION_TAG,
+    PHOTO_SUFFIXES,
+    Pixels,
+    Source,
+    describe,
+)
+from emat.images.stretch import Stretch
+
+__all__ = [
+    "MASK_SUFFIXES",
+    "MAX_PIXELS",
+    "ORIENTATION_TAG",
+    "PHOTO_SUFFIXES",
+    "VOC_PALETTE",
+    "VOID",
+    "ObjectMask",
+    "Pixels",
+    "Reading",
+    "Source",
+    "Stretch",
+    "describe",
+    "photo_size",
+    "read_mask",
+    "read_object",
+    "read_object_mask",
+    "read_one_class_mask",
+    "read_photo",
+    "resize_mask",
+    "resize_photo",
+    "same_scale",
+    "to_pixels",
+    "write_indexed_png",
+]

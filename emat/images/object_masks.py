@@ -1,0 +1,291 @@
+"""The mask of one object, from whatever a drawing program or a data set calls a mask.
+
+One rule for everything (docs/formats/masks.md). 0 is background. 255 beside small numbers is void; every other number
+is the object, so that class indices and the numbers of instances work alike. An image of two values is what it looks
+like: the brighter one is the object. The smooth edges of a black and white mask are cut at half. What cannot be told
+apart is refused, with the values that were found: to guess would teach the wrong pixels and nobody would notice.
+"""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from emat.errors import EmatError
+from emat.images.masks import VOC_PALETTE, VOID, is_grey
+from emat.images.photos import PREMULTIPLIED, to_rgb
+from emat.images.sources import (
+    LOSSY_FORMATS,
+    MASK_FORMATS,
+    MAX_PIXELS,
+    PHOTO_FORMATS,
+    Pixels,
+    Source,
+    describe,
+    load_image,
+)
+from emat.images.stretch import Stretch
+
+Mask: TypeAlias = NDArray[np.bool_]  # (H, W)
+
+SMALL = 32  # numbers below it are class indices, not greys
+BRIGHT, HALF = 224, 128
+FEW_GREYS = 8  # distinct values up to which a mask has no smooth edges
+SAME_NEIGHBOUR = 0.5  # share of pixels that equal their left neighbour; label maps have more, photos fewer
+SMOOTH = 0.3  # share of grey pixels that may equal both neighbours if edges are smooth
+SHOWN = 6  # values named in an error
+SAME_HUE = 0.35  # how far the colours of one object may be apart after compression, as a share of their brightness
+CHOICE = re.compile(r"(?:#[0-9a-fA-F]{6}|\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)")
+
+
+@dataclass(frozen=True)
+class ObjectMask:
+    """Where an object is, and where nobody knows."""
+
+    inside: Mask
+    void: Mask
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which values or which colour of a mask are the object, as the user said it.
+
+    >>> Choice.read("1,4-6").values
+    (1, 4, 5, 6)
+    """
+
+    values: tuple[int, ...] = ()
+    colour: tuple[int, int, int] | None = None
+
+    @classmethod
+    def read(cls, text: str) -> "Choice":
+        """Read `1`, `1,3`, `1-40` or `#ff0000`; EmatError if it is none of them."""
+        if not CHOICE.fullmatch(text):
+            raise EmatError(f"{text!r} does not choose values of a mask; write 1, or 1,3, or 1-40, or a colour #ff0000")
+        if text.startswith("#"):
+            return cls(colour=(int(text[1:3], 16), int(text[3:5], 16), int(text[5:7], 16)))
+        found: list[int] = []
+        for part in text.split(","):
+            first, _, last = part.partition("-")
+            low, high = int(first), int(last or first)
+            if not 0 <= low <= high <= 65535:
+                raise EmatError(f"{part!r} does not choose values of a mask, which are 0 to 65535")
+            found += range(low, high + 1)
+        return cls(tuple(found))
+
+
+def split_choice(path: Path | str) -> tuple[Path, Choice | None]:
+    """Take the choice off a path such as `mask.png:1`; None if there is none. A file of that very name is no choice."""
+    text = str(path)
+    file, colon, chosen = text.rpartition(":")
+    if not colon or not CHOICE.fullmatch(chosen) or Path(text).exists() or not Path(file).exists():
+        return Path(path), None
+    return Path(file), Choice.read(chosen)
+
+
+def read_object(
+    source: Source,
+    *,
+    name: str | None = None,
+    max_pixels: int = MAX_PIXELS,
+    formats: tuple[str, ...] = PHOTO_FORMATS,
+) -> ObjectMask:
+    """Read a mask that shows one object or the objects of one class, by the rule of this module.
+
+    Args:
+        source: A path, which may choose values as in `mask.png:1`; the bytes of a file, a PIL image, or an array (H, W)
+            of whole numbers or truth values.
+        name: What to call the mask in errors.
+        max_pixels: The largest size that is accepted.
+        formats: The file formats that are allowed.
+
+    Raises:
+        EmatError: The mask cannot be read, or does not say which of its values are the object.
+
+    >>> read_object(np.array([[0, 1, 3, 255]], np.uint8)).inside.tolist()
+    [[False, True, True, False]]
+    """
+    choice = None
+    if isinstance(source, (str, Path)):
+        source, choice = split_choice(source)
+    name = name or describe(source)
+    if isinstance(source, np.ndarray):
+        if source.ndim != 2 or 0 in source.shape or source.dtype.kind not in "bui":
+            raise EmatError(f"{name} must be (H, W) whole numbers, not {source.shape} {source.dtype}")
+        return _from_numbers(source, name, choice, plain=True)
+    image = load_image(source, formats, max_pixels, name)
+    image = image.convert(PREMULTIPLIED[image.mode]) if image.mode in PREMULTIPLIED else image
+    lossy = image.format in LOSSY_FORMATS
+    if image.mode == "F":
+        raise EmatError(f"{name} holds fractions; save the mask as an indexed or greyscale PNG")
+    if image.mode == "P" and not image.has_transparency_data:
+        return _from_palette(image, name, choice)
+    if image.mode in ("1", "L") or image.mode.startswith("I"):
+        return _from_numbers(np.asarray(image), name, choice, lossy=lossy)
+    colours = np.asarray(to_rgb(image, Stretch(), on="black"))
+    if is_grey(colours):
+        return _from_numbers(colours[..., 0], name, choice, lossy=lossy)
+    return _from_colours(colours, name, choice, lossy)
+
+
+def read_object_mask(source: Source, *, name: str | None = None, max_pixels: int = MAX_PIXELS) -> Mask:
+    """Read where an object is, (H, W) bool, as `read_object` does; void is not the object.
+
+    >>> read_object_mask(np.array([[0, 255]], np.uint8)).tolist()
+    [[False, True]]
+    """
+    return read_object(source, name=name, max_pixels=max_pixels).inside
+
+
+def read_one_class_mask(source: Path | bytes, *, name: str | None = None) -> Pixels:
+    """Read a mask of a data set that has a single class: 1 is the class, 255 void."""
+    found = read_object(source, name=name, formats=MASK_FORMATS)
+    return np.where(found.void, VOID, found.inside).astype(np.uint8)
+
+
+def _from_numbers(
+    values: NDArray[Any], name: str, choice: Choice | None, *, lossy: bool = False, plain: bool = False
+) -> ObjectMask:
+    """Apply the rule to whole numbers (H, W). `plain` says that they are an array and not the greys of an image."""
+    if values.dtype.kind == "b":
+        return _certain(values.astype(bool))
+    if values.min() < 0:
+        raise EmatError(f"{name} holds the value {values.min()}; values of a mask are 0 or more")
+    found, times = np.unique(values, return_counts=True)
+    if choice is not None:
+        return _chosen(values, found, choice, name)
+    low, high = int(found[0]), int(found[-1])
+    if lossy:
+        if high < HALF:
+            raise _unclear(found, name, "and its format changes values")
+        return _certain(values >= HALF)
+    if len(found) == 1:
+        return _certain(values > 0)
+    if len(found) == 2:
+        if low > 0 and (low < SMALL or high < HALF or low >= HALF):
+            raise _unclear(found, name, "and no background of 0")
+        return _certain(values == high)
+    if len(found) > SMALL and (values[:, 1:] == values[:, :-1]).mean() < SAME_NEIGHBOUR:
+        raise _unclear(found, name, "as a photo has")
+    others = found[(found > 0) & (found != VOID)]
+    if _is_smooth(values, found, others):
+        if not _is_black_and_white(found, times):
+            raise _unclear(found, name, "as a picture in greys has")
+        return _certain(values >= HALF)
+    void = values == VOID if high == VOID else np.zeros(values.shape, bool)
+    if high == VOID and not _are_numbered(others):
+        raise _unclear(found, name, "of which 255 may be void or the object")
+    return ObjectMask((values > 0) & ~void, void)
+
+
+def _is_smooth(values: NDArray[Any], found: NDArray[Any], others: NDArray[Any]) -> bool:
+    """Whether values change from pixel to pixel, as along painted edges; inside of numbered regions they do not."""
+    if not HALF <= found[-1] <= VOID or len(found) <= 3:
+        return False
+    between = (values >= SMALL) & (values < BRIGHT)
+    if not between.any():  # black and white that were compressed once have neighbouring values, numbers do not
+        return not _are_numbered(others)
+    inner = values[1:, 1:]
+    flat = (inner == values[1:, :-1]) & (inner == values[:-1, 1:]) & between[1:, 1:]
+    return bool(flat.sum() < SMOOTH * between.sum())
+
+
+def _is_black_and_white(found: NDArray[Any], times: NDArray[Any]) -> bool:
+    """Whether values are black, white and, in fewer pixels than white, greys between them."""
+    greys = times[(found >= SMALL) & (found < BRIGHT)].sum()
+    return bool(found[0] < SMALL and greys <= times[found >= BRIGHT].sum() > 0)
+
+
+def _are_numbered(others: NDArray[Any]) -> bool:
+    """Whether values beside 0 and 255 are class indices or numbers of instances, and not greys."""
+    highest = int(others.max(initial=0))
+    return highest < SMALL or (highest < VOID - 1 and 2 * len(others) >= highest)
+
+
+def _chosen(values: NDArray[Any], found: NDArray[Any], choice: Choice, name: str) -> ObjectMask:
+    if choice.colour is not None:
+        if len(set(choice.colour)) != 1:
+            raise EmatError(f"{name} has no colours, only the values {_listed(found)}; choose one of them")
+        choice = Choice((choice.colour[0],))
+    inside = np.isin(values, choice.values)
+    if not inside.any():
+        raise EmatError(f"{name} has none of the values that were chosen; it has {_listed(found)}")
+    is_void = found[-1] == VOID and VOID not in choice.values
+    return ObjectMask(inside, values == VOID if is_void else np.zeros(values.shape, bool))
+
+
+def _from_palette(image: Image.Image, name: str, choice: Choice | None) -> ObjectMask:
+    """Apply the rule to the indices of a palette, unless black has another index than 0."""
+    indices, colours = np.asarray(image), np.asarray(image.convert("RGB"))
+    if is_grey(colours) and choice is None:
+        return _from_numbers(colours[..., 0], name, None)
+    if choice is not None and choice.colour is not None:
+        return _from_colours(colours, name, choice, lossy=False)
+    if choice is None and colours[indices == 0].any():  # the background is where black is, not where 0 is
+        return _from_colours(colours, name, None, lossy=False)
+    found = np.unique(indices)
+    if choice is not None:
+        return _chosen(indices, found, choice, name)
+    cream = VOC_PALETTE[VOID]
+    alone = set(found.tolist()) <= {0, VOID}
+    is_void = not alone or bool((colours[indices == VOID] == cream).all())
+    void = (indices == VOID) & is_void
+    return ObjectMask((indices > 0) & ~void, void)
+
+
+def _from_colours(colours: Pixels, name: str, choice: Choice | None, lossy: bool) -> ObjectMask:
+    """Find the one colour beside black, and VOC's void; refuse several."""
+    if choice is not None:
+        if choice.colour is None:
+            raise EmatError(f"{name} is in colours; choose one of them, as in mask.png:{_colours(colours)[0]}")
+        inside = (colours == np.array(choice.colour, np.uint8)).all(axis=2)
+        if not inside.any():
+            raise EmatError(f"{name} has no pixel of that colour; it has {', '.join(_colours(colours))}")
+        return _certain(inside)
+    black = ~colours.any(axis=2)
+    brightness = colours.max(axis=2)
+    kinds = np.unique(colours[~black].reshape(-1, 3), axis=0)  # (colours, 3)
+    if lossy or len(kinds) > FEW_GREYS:
+        strong = brightness >= HALF
+        hues = colours[strong].astype(np.float32) / brightness[strong][:, None]  # (pixels, 3), the largest is 1
+        if len(hues) and np.ptp(hues, axis=0).max() <= SAME_HUE and not strong.all():
+            return _certain(strong)
+    else:
+        void = (colours == VOC_PALETTE[VOID]).all(axis=2)
+        others = kinds[(kinds != VOC_PALETTE[VOID]).any(axis=1)]
+        if len(others) <= 1 and black.any():
+            return ObjectMask(~black & ~void, void)
+    shown = _colours(colours)
+    raise EmatError(
+        f"{name} has several colours ({', '.join(shown)}), of which any may be the object; choose one, as in "
+        f"--mask cat=mask.png:{shown[0]}, or give a data set of indexed masks"
+    )
+
+
+def _colours(colours: Pixels) -> list[str]:
+    """Return the most frequent colours but black."""
+    kinds, times = np.unique(colours[colours.any(axis=2)].reshape(-1, 3), axis=0, return_counts=True)
+    order = np.argsort(-times, kind="stable")[:SHOWN]
+    return ["#{:02x}{:02x}{:02x}".format(*kinds[index].tolist()) for index in order]
+
+
+def _certain(inside: Mask) -> ObjectMask:
+    return ObjectMask(inside, np.zeros(inside.shape, bool))
+
+
+def _unclear(found: NDArray[Any], name: str, why: str) -> EmatError:
+    return EmatError(
+        f"{name} has the values {_listed(found)} {why}, so it is not clear which are the object; choose them, as in "
+        f"--mask cat=mask.png:{int(found[-1])}, or give a data set of indexed masks"
+    )
+
+
+def _listed(found: NDArray[Any]) -> str:
+    numbers = [str(int(value)) for value in found]
+    if len(numbers) <= SHOWN:
+        return ", ".join(numbers)
+    return f"{', '.join(numbers[: SHOWN - 1])} ... {numbers[-1]} ({len(numbers)} values)"

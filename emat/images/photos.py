@@ -1,0 +1,215 @@
+"""Reading photos, and preparing them for a backbone.
+
+A photo becomes (H, W, 3) uint8 as a viewer shows it: rotated by its EXIF orientation, transparent parts on white, more
+than 8 bits stretched to 8 (`emat.images.stretch`).
+"""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from emat.errors import EmatError
+from emat.images.sources import (
+    MAX_PIXELS,
+    PHOTO_FORMATS,
+    Pixels,
+    Source,
+    describe,
+    load_image,
+    open_image,
+    orientation,
+    too_large,
+)
+from emat.images.stretch import Stretch
+
+TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+PREMULTIPLIED = {"La": "LA", "RGBa": "RGBA"}
+# How Pillow unpacks 16 bits a channel: it keeps the high byte. With the other byte order it keeps the low one.
+NATIVE, FOREIGN = ("L", "B") if sys.byteorder == "little" else ("B", "L")
+OTHER_BYTE = {
+    f"{mode};16{order}": f"{mode};16{other}"
+    for mode in ("RGB", "RGBA", "RGBX")
+    for order, other in (("B", "L"), ("L", "B"), ("N", FOREIGN))
+}
+BITS_TAG = 258  # of TIFF: bits per sample
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How photos are read.
+
+    Attributes:
+        stretch: How more than 8 bits become 8.
+        max_pixels: The largest size that is accepted.
+
+    Raises:
+        EmatError: The limit is not positive.
+    """
+
+    stretch: Stretch = field(default_factory=Stretch)
+    max_pixels: int = MAX_PIXELS
+
+    def __post_init__(self) -> None:
+        if self.max_pixels < 1:
+            raise EmatError(f"--max-pixels is {self.max_pixels}; it must be at least 1")
+
+
+USUAL = Reading()
+
+
+def read_photo(source: Source, *, name: str | None = None, reading: Reading = USUAL) -> Pixels:
+    """Read a photo.
+
+    Args:
+        source: A path, which may name a page as in `stack.tif[3]`, the bytes of a file, a PIL image, or an array
+            (H, W), (H, W, 3) or (H, W, 4) of uint8, uint16 or fractions. Files may be JPEG, PNG, WebP, BMP, TIFF or
+            GIF, of which the first frame is read.
+        name: What to call the photo in errors.
+        reading: How it is read.
+
+    Returns:
+        The pixels, (H, W, 3) uint8.
+
+    Raises:
+        EmatError: The photo does not exist, is too large, damaged, a stack of photos, or in another format.
+    """
+    name = name or describe(source)
+    try:
+        if isinstance(source, np.ndarray):
+            return _photo_from_array(source, reading, name)
+        return _photo_from_file(source, reading, name)
+    except (ValueError, OSError, MemoryError) as error:
+        raise EmatError(f"{name} cannot be converted to RGB ({error}); save it as PNG") from None
+
+
+def photo_size(source: Path | str | bytes, *, name: str | None = None, reading: Reading = USUAL) -> tuple[int, int]:
+    """Return the height and width of a photo as `read_photo` gives it, from the header of its file.
+
+    Args:
+        source: A path, or the bytes of a file.
+        name: What to call the photo in errors.
+        reading: How it is read.
+
+    Raises:
+        EmatError: The photo does not exist, is too large, damaged or in another format.
+    """
+    image = open_image(source, PHOTO_FORMATS, reading.max_pixels, name or describe(source))
+    with image:
+        width, height = image.size
+        # Pillow has already applied the orientation to the size of a TIFF file
+        turned = image.format != "TIFF" and orientation(image) >= 5
+    return (width, height) if turned else (height, width)
+
+
+def resize_photo(photo: Pixels, size: tuple[int, int]) -> Pixels:
+    """Resize a photo (H, W, 3) to `size` (h, w), bilinearly with Pillow's antialiasing."""
+    height, width = size
+    return np.array(Image.fromarray(photo).resize((width, height), Image.Resampling.BILINEAR))
+
+
+def to_pixels(photo: Pixels, size: tuple[int, int], mean: Sequence[float], std: Sequence[float]) -> NDArray[np.float32]:
+    """Prepare a photo (H, W, 3) for a backbone: resize it, scale it to [0, 1] and normalise it to (3, h, w) float32."""
+    unit = resize_photo(photo, size).astype(np.float32) / np.float32(255)  # (h, w, 3)
+    normalised = (unit - np.asarray(mean, np.float32)) / np.asarray(std, np.float32)
+    return np.ascontiguousarray(normalised.transpose(2, 0, 1))
+
+
+def to_rgb(image: Image.Image, stretch: Stretch, on: str = "white") -> Image.Image:
+    """Convert an image of any mode to RGB, its transparent parts on a ground of the colour `on`."""
+    image = image.convert(PREMULTIPLIED[image.mode]) if image.mode in PREMULTIPLIED else image
+    if image.mode == "F" or image.mode.startswith("I"):
+        image = Image.fromarray(stretch.apply(np.asarray(image)))
+    if image.has_transparency_data:
+        image = image.convert("RGBA")
+        ground = Image.new("RGBA", image.size, on)
+        image = Image.alpha_composite(ground, image)
+    return image.convert("RGB")
+
+
+def _photo_from_file(source: Any, reading: Reading, name: str) -> Pixels:
+    stretch = reading.stretch
+    raw, deep = "", False
+    if isinstance(source, (str, Path, bytes)):
+        with open_image(source, PHOTO_FORMATS, reading.max_pixels, name) as closed:
+            raw = _unpacking(closed)
+            deep = raw in OTHER_BYTE
+            if not deep and closed.mode in ("RGB", "RGBA", "CMYK") and _is_deep(closed, raw):
+                raise EmatError(f"{name} has 16 bits a channel in a form that is not read; save it as a 16-bit RGB PNG")
+    image = load_image(source, PHOTO_FORMATS, reading.max_pixels, name)
+    turn = TURNS.get(orientation(image))  # decoded: Pillow has then turned a TIFF file itself
+    if deep:
+        low = _low_bytes(source, OTHER_BYTE[raw], reading, name)
+        image = _from_deep(np.asarray(image).astype(np.uint16) << 8 | np.asarray(low), stretch)
+    try:
+        upright = to_rgb(image, stretch)
+    except EmatError as error:  # values that cannot be stretched
+        raise EmatError(f"{name}: {error}") from None
+    return np.array(upright.transpose(turn) if turn is not None else upright)
+
+
+def _low_bytes(source: Path | str | bytes, raw: str, reading: Reading, name: str) -> Image.Image:
+    """Decode a photo of 16 bits a channel again, and keep the low byte of each value, which Pillow drops."""
+    image = open_image(source, PHOTO_FORMATS, reading.max_pixels, name)
+    image.tile = [tile._replace(args=_with_unpacking(tile.args, raw)) for tile in image.tile]  # type: ignore[attr-defined]
+    try:
+        image.load()
+    except Exception as error:
+        raise EmatError(f"{name} is damaged ({error}); fetch or save it again, or leave it out") from None
+    return image
+
+
+def _from_deep(values: NDArray[np.uint16], stretch: Stretch) -> Image.Image:
+    """Bring colours of 16 bits to 8, all channels by the same limits; the opacity keeps its high byte."""
+    colours = stretch.apply(values[..., :3])
+    if values.shape[2] == 4:
+        colours = np.concatenate([colours, (values[..., 3:] >> 8).astype(np.uint8)], axis=2)
+    return Image.fromarray(colours)
+
+
+def _unpacking(image: Image.Image) -> str:
+    """Return how Pillow unpacks the values of an image that is not decoded yet, such as "RGB;16B"."""
+    tiles = getattr(image, "tile", None) or []
+    arguments = tiles[0].args if tiles else ""
+    return str(arguments[0] if isinstance(arguments, tuple) and arguments else arguments)
+
+
+def _with_unpacking(arguments: Any, raw: str) -> Any:
+    return (raw, *arguments[1:]) if isinstance(arguments, tuple) else raw
+
+
+def _is_deep(image: Image.Image, raw: str) -> bool:
+    bits = getattr(image, "tag_v2", {}).get(BITS_TAG, (8,))
+    return ";16" in raw or max(bits if isinstance(bits, tuple) else (bits,)) > 8
+
+
+def _photo_from_array(array: NDArray[Any], reading: Reading, name: str) -> Pixels:
+    if array.dtype not in (np.uint8, np.uint16) and array.dtype.kind != "f":
+        raise EmatError(f"a photo array must be uint8, uint16 or fractions, not {array.dtype}; convert it first")
+    if array.ndim not in (2, 3) or 0 in array.shape:
+        raise EmatError(f"a photo array must be (H, W, 3) or (H, W), not {array.shape}")
+    if array.ndim == 3 and array.shape[2] not in (3, 4):
+        raise EmatError(f"a photo array must have 3 or 4 channels in its last axis, not the shape {array.shape}")
+    if array.shape[0] * array.shape[1] > reading.max_pixels:
+        raise EmatError(too_large(name, reading.max_pixels, (array.shape[1], array.shape[0])))
+    if array.dtype != np.uint8:
+        if array.ndim == 3 and array.shape[2] == 4:
+            raise EmatError("a photo array with an opacity must be uint8; leave the fourth channel out")
+        try:
+            array = reading.stretch.apply(array)
+        except EmatError as error:
+            raise EmatError(f"{name}: {error}") from None
+    return np.array(to_rgb(Image.fromarray(array), reading.stretch))

@@ -1,0 +1,216 @@
+"""Opening image files safely: only a few formats, only within limits, and every error says what to do.
+
+This wraps Pillow by hand because photos come from users. The format of a file is recognised by its content, not by its
+name. `photo.tif[3]` means the third page of a TIFF stack.
+"""
+
+import io
+import os
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, UnidentifiedImageError
+
+from emat.errors import EmatError
+
+Pixels: TypeAlias = NDArray[np.uint8]
+Source: TypeAlias = "Path | str | bytes | Image.Image | NDArray[np.generic]"
+
+MAX_PIXELS = 89_000_000  # just below the number at which Pillow warns of a decompression bomb
+PHOTO_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF")
+MASK_FORMATS = ("PNG", "BMP", "TIFF", "GIF")  # only lossless formats, because the others change class indices
+LOSSY_FORMATS = ("JPEG", "WEBP")
+PHOTO_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif")
+MASK_SUFFIXES = (".png", ".bmp", ".tif", ".tiff", ".gif")
+TIFF_SUFFIXES = (".tif", ".tiff")
+ORIENTATION_TAG = 0x0112
+MOST_PAGES = 20_000  # that are counted
+PAGE = re.compile(r"(.+\.tiff?)\[(\d{1,9})\]", re.IGNORECASE | re.DOTALL)
+
+_opening = threading.Lock()
+
+
+def describe(source: Source) -> str:
+    """Return the name of `source` for messages."""
+    if isinstance(source, (str, Path)):
+        return str(source)
+    if isinstance(source, bytes):
+        return f"the image of {len(source)} bytes"
+    return "the image" if isinstance(source, Image.Image) else "the array"
+
+
+def split_page(path: Path | str) -> tuple[Path, int | None]:
+    """Take the number of a page off a path; None if it names no page. A file of that very name is no page.
+
+    >>> split_page("stack.tif[3]")[1], split_page("stack.tif")[1]
+    (3, None)
+    """
+    found = PAGE.fullmatch(str(path))
+    if found is None or os.path.lexists(path):
+        return Path(path), None
+    return Path(found[1]), int(found[2])
+
+
+def open_image(source: Path | str | bytes, formats: tuple[str, ...], max_pixels: int, name: str) -> Image.Image:
+    """Open an image without decoding it.
+
+    Args:
+        source: A path, which may end in a page as in `photo.tif[3]`, or the bytes of a file.
+        formats: The formats that are allowed, as Pillow calls them.
+        max_pixels: The largest size that is accepted.
+        name: What to call the image in errors.
+
+    Raises:
+        EmatError: It is missing, not a file, too large, a stack of which no page is named, or of another format.
+    """
+    page = None
+    if not isinstance(source, bytes):
+        path, page = split_page(source)
+        _refuse_missing(path)
+        source = path
+    try:
+        with _any_size():
+            image = Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=formats)
+    except UnidentifiedImageError:
+        raise EmatError(f"{name} is not {_listing(formats)}, or is damaged; {_way_out(formats)}") from None
+    except Exception as error:  # Pillow's readers raise many kinds of errors for damaged files
+        raise EmatError(f"{name} cannot be read ({_reason(error)}); save it again or leave it out") from None
+    if image.format == "TIFF":
+        _turn_to_page(image, page, name)
+    if image.width * image.height > max_pixels:
+        raise EmatError(too_large(name, max_pixels, image.size))
+    return image
+
+
+def load_image(
+    source: Path | str | bytes | Image.Image | object, formats: tuple[str, ...], max_pixels: int, name: str
+) -> Image.Image:
+    """Open and decode an image, with its values as they are stored; a PIL image is only checked.
+
+    Raises:
+        EmatError: As `open_image`, or if it is damaged.
+    """
+    if isinstance(source, Image.Image):
+        if source.width * source.height > max_pixels:
+            raise EmatError(too_large(name, max_pixels, source.size))
+        return source
+    if not isinstance(source, (str, Path, bytes)):
+        raise EmatError(f"an image must be a path, bytes, a PIL image or an array, not a {type(source).__name__}")
+    image = open_image(source, formats, max_pixels, name)
+    try:
+        image.load()
+    except Exception as error:  # as above, for truncated and malicious files
+        raise EmatError(f"{name} is damaged ({_reason(error)}); fetch or save it again, or leave it out") from None
+    return image
+
+
+def pages(source: Path | str | bytes, name: str) -> int:
+    """Return the number of pages of a TIFF stack; 1 for every other image. Smaller copies of a photo are no pages.
+
+    Raises:
+        EmatError: The image is missing or damaged.
+    """
+    with open_image(source if isinstance(source, bytes) else f"{source}", PHOTO_FORMATS, 1 << 62, name) as image:
+        return _count(image) if image.format == "TIFF" else 1
+
+
+def orientation(image: Image.Image) -> int:
+    """Return the EXIF orientation of an image, 1 to 8."""
+    try:
+        return int(image.getexif().get(ORIENTATION_TAG, 1))
+    except Exception:  # the pixels may be good even if the EXIF data are damaged
+        return 1
+
+
+def too_large(name: str, max_pixels: int, size: tuple[int, int]) -> str:
+    """Return the sentence for an image of more pixels than are allowed."""
+    return (
+        f"{name} has {size[0]} x {size[1]} pixels, more than {max_pixels / 1e6:.0f} million pixels; make it smaller, "
+        "allow more with --max-pixels, or predict a TIFF in windows with --tiles auto"
+    )
+
+
+def _refuse_missing(path: Path) -> None:
+    try:
+        if not path.exists():
+            raise EmatError(f"{path} does not exist; check the name and the folder")
+        if path.is_dir():
+            raise EmatError(f"{path} is a folder, not an image")
+        if not path.is_file():  # to read a pipe or a device might never end
+            raise EmatError(f"{path} is not a file but a pipe or a device; save the image to a file first")
+        if path.stat().st_size == 0:
+            raise EmatError(f"{path} is empty (0 bytes); fetch or save it again, or leave it out")
+    except (OSError, ValueError) as error:  # for example a name that is too long, or has a zero byte
+        raise EmatError(f"{str(path)[:80]!r} cannot be read ({_reason(error)}); check the name") from None
+
+
+@contextmanager
+def _any_size() -> Iterator[None]:
+    """Lift Pillow's own limit while a header is read: `open_image` has its own, which a user may raise."""
+    with _opening:
+        usual, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
+        try:
+            yield
+        finally:
+            Image.MAX_IMAGE_PIXELS = usual
+
+
+def _turn_to_page(image: Image.Image, page: int | None, name: str) -> None:
+    """Go to the page that is asked for; without one, refuse a stack rather than take its first page."""
+    if page is None:
+        if _has_further_page(image):
+            raise EmatError(
+                f"{name} is a stack of {_count(image)} pages; name one of them as in '{name}[1]', "
+                "or predict all of them with --pages all"
+            )
+        return
+    try:
+        if page < 1:
+            raise EOFError
+        with _any_size():
+            image.seek(page - 1)
+    except EOFError:
+        image.seek(0)
+        raise EmatError(f"{name}: there is no page {page}; the pages are 1 to {_count(image)}") from None
+    except Exception as error:  # a damaged directory of pages
+        raise EmatError(f"{name} cannot be read ({_reason(error)}); save it again or leave it out") from None
+
+
+def _has_further_page(image: Image.Image) -> bool:
+    return _count(image, stop_at=2) > 1
+
+
+def _count(image: Image.Image, stop_at: int = MOST_PAGES) -> int:
+    """Count the pages that are as large as the first; smaller ones are previews and the levels of a pyramid."""
+    area = image.width * image.height
+    found = 1
+    with _any_size():
+        try:
+            for number in range(1, MOST_PAGES):
+                image.seek(number)
+                found += image.width * image.height >= area
+                if found >= stop_at:
+                    break
+        except Exception:  # the end of the file, or damage behind the first page
+            pass
+        finally:
+            image.seek(0)
+    return found
+
+
+def _listing(formats: tuple[str, ...]) -> str:
+    return ", ".join(formats[:-1]) + f" or {formats[-1]}"
+
+
+def _way_out(formats: tuple[str, ...]) -> str:
+    return "save it as PNG" + ("" if "JPEG" in formats else ", since JPEG and WebP change class indices")
+
+
+def _reason(error: Exception) -> str:
+    return str(error).strip().rstrip(".") or type(error).__name__

@@ -1,0 +1,182 @@
+"""One rule says which values of a mask are the object; what the rule cannot say is refused."""
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image, ImageDraw, ImageFilter
+
+from emat.errors import EmatError
+from emat.images import VOC_PALETTE, read_object
+from emat.images.object_masks import Choice, read_one_class_mask
+
+SIDE = 40
+
+
+def regions(*values: int, dtype: Any = np.uint8) -> np.ndarray:
+    """An image of background 0 with a square of 6 x 6 pixels for each value."""
+    image = np.zeros((SIDE, SIDE), dtype)
+    for number, value in enumerate(values):
+        top, left = divmod(number, 5)
+        image[top * 8 : top * 8 + 6, left * 8 : left * 8 + 6] = value
+    return image
+
+
+def files_of(values: np.ndarray) -> dict[str, Any]:
+    """The same values as an array, and in every file that keeps them."""
+    grey = Image.fromarray(values)
+    return {"array": values, "PIL": grey, "grey": png(grey), "grey in RGB": png(grey.convert("RGB")),
+            "TIFF": png(grey, "TIFF"), "numbers": values.astype(np.int64)}  # fmt: skip
+
+
+def png(image: Image.Image, file_format: str = "PNG", **options: Any) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, file_format, **options)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize("values", [(1, 255), (1, 3, 255), (1, 2, 3, 20, 255), (*range(1, 21), 255)])
+def test_255_beside_small_numbers_is_void_and_the_others_are_the_object(values: tuple[int, ...]) -> None:
+    drawn = regions(*values)
+    for form, source in files_of(drawn).items():
+        found = read_object(source)
+        assert np.array_equal(found.inside, (drawn > 0) & (drawn < 255)), form
+        assert np.array_equal(found.void, drawn == 255), form
+
+
+@pytest.mark.parametrize("values", [(1, 3), (1, 2, 3), (3, 100, 180), tuple(range(1, 26))])
+def test_every_number_of_a_label_map_or_an_instance_map_is_the_object(values: tuple[int, ...]) -> None:
+    drawn = regions(*values)
+    for form, source in files_of(drawn).items():
+        found = read_object(source)
+        assert np.array_equal(found.inside, drawn > 0), form
+        assert not found.void.any(), form
+
+
+def test_an_instance_map_may_have_more_numbers_than_a_byte_holds() -> None:
+    drawn = np.kron(np.arange(400, dtype=np.uint16).reshape(20, 20), np.ones((4, 4), np.uint16))
+    found = read_object(png(Image.fromarray(drawn)))
+    assert np.array_equal(found.inside, drawn > 0)
+    assert not found.void.any(), "255 is an instance like the others"
+
+
+@pytest.mark.parametrize("value", [1, 7, 128, 254, 255])
+def test_of_two_values_the_brighter_one_is_the_object(value: int) -> None:
+    drawn = regions(value)
+    for form, source in files_of(drawn).items():
+        assert np.array_equal(read_object(source).inside, drawn > 0), form
+    dim = np.where(drawn > 0, 235, 60).astype(np.uint8)
+    assert np.array_equal(read_object(dim).inside, drawn > 0)
+
+
+@pytest.mark.parametrize("side", [30, 200])
+def test_smooth_edges_of_a_black_and_white_mask_are_cut_at_half(side: int) -> None:
+    large = Image.new("L", (side * 8, side * 8))
+    ImageDraw.Draw(large).ellipse((side, side * 2, side * 6, side * 7), fill=255)
+    smooth = np.asarray(large.resize((side, side), Image.Resampling.LANCZOS))
+    assert len(np.unique(smooth)) > 20
+    for form, source in files_of(smooth).items():
+        found = read_object(source)
+        assert np.array_equal(found.inside, smooth >= 128), form
+        assert not found.void.any(), form
+    blurred = np.asarray(Image.fromarray(smooth).filter(ImageFilter.GaussianBlur(0.6)))
+    assert np.array_equal(read_object(blurred).inside, blurred >= 128)
+
+
+@pytest.mark.parametrize("file_format", ["JPEG", "WEBP"])
+def test_compression_does_not_change_the_object(file_format: str) -> None:
+    drawn = regions(255)
+    for mode in ("L", "RGB"):
+        found = read_object(png(Image.fromarray(drawn).convert(mode), file_format, quality=80))
+        assert (found.inside != (drawn > 0)).mean() < 0.01, mode
+    red = Image.merge("RGB", [Image.fromarray(drawn), *[Image.new("L", (SIDE, SIDE))] * 2])
+    assert (read_object(png(red, file_format, quality=90)).inside != (drawn > 0)).mean() < 0.03
+    with pytest.raises(EmatError, match="its format changes values"):
+        read_object(png(Image.fromarray(regions(1, 2)), file_format))
+
+
+@pytest.mark.parametrize(
+    "values", [(128, 255), (90, 255), (254, 255), (64, 128, 192, 255)], ids=lambda values: "-".join(map(str, values))
+)
+def test_what_cannot_be_told_apart_is_refused_with_the_values_and_the_ways_out(values: tuple[int, ...]) -> None:
+    for form, source in files_of(regions(*values)).items():
+        with pytest.raises(EmatError, match=r"--mask cat=mask\.png:255, or give a data set of indexed masks") as caught:
+            read_object(source)
+        assert ", ".join(map(str, (0, *values))) in str(caught.value), form
+
+
+def test_a_mask_without_background_and_a_photo_are_refused() -> None:
+    with pytest.raises(EmatError, match="1, 255 and no background of 0"):
+        read_object(np.where(regions(9) > 0, 255, 1).astype(np.uint8))
+    noise = np.random.default_rng(0).integers(0, 256, (SIDE, SIDE), np.uint8)
+    with pytest.raises(EmatError, match="as a photo has"):
+        read_object(noise)
+    slope = np.add.outer(np.arange(SIDE), np.arange(SIDE)).astype(np.uint8) * 3
+    with pytest.raises(EmatError, match=r"as a (photo|picture in greys) has"):
+        read_object(slope)
+
+
+def test_several_colours_are_refused_unless_one_is_chosen(tmp_path: Path) -> None:
+    colours = np.zeros((SIDE, SIDE, 3), np.uint8)
+    colours[5:15, 5:15] = (255, 0, 0)
+    colours[20:30, 5:15] = (0, 0, 255)
+    path = tmp_path / "two.png"
+    Image.fromarray(colours).save(path)
+    with pytest.raises(EmatError, match=r"several colours \(#0000ff, #ff0000\)"):
+        read_object(path)
+    assert np.array_equal(read_object(f"{path}:#ff0000").inside, colours[..., 0] > 0)
+    with pytest.raises(EmatError, match="has no pixel of that colour"):
+        read_object(f"{path}:#00ff00")
+    colours[20:30, 5:15] = 0
+    Image.fromarray(colours).save(path)
+    assert np.array_equal(read_object(path).inside, colours[..., 0] > 0)
+    with pytest.raises(EmatError, match="several colours"):
+        read_object(np_image(np.where(colours[..., :1] > 0, colours, 255)))  # red on white
+
+
+def np_image(array: np.ndarray) -> Image.Image:
+    return Image.fromarray(array.astype(np.uint8))
+
+
+@pytest.mark.parametrize(("text", "expected"), [("1", [1]), ("3", [3]), ("1,3", [1, 3]), ("2-3", [2, 3])])
+def test_values_can_be_chosen_by_the_name_of_the_file(tmp_path: Path, text: str, expected: list[int]) -> None:
+    drawn = regions(1, 2, 3, 255)
+    path = tmp_path / "mask.png"
+    Image.fromarray(drawn).save(path)
+    found = read_object(f"{path}:{text}")
+    assert np.array_equal(found.inside, np.isin(drawn, expected))
+    assert np.array_equal(found.void, drawn == 255)
+    with pytest.raises(EmatError, match="has none of the values"):
+        read_object(f"{path}:77")
+
+
+def test_a_choice_that_cannot_be_read_is_refused() -> None:
+    for text in ("x", "#ff", "3-1", "99999"):
+        with pytest.raises(EmatError, match="does not choose"):
+            Choice.read(text)
+
+
+def test_in_a_palette_the_background_is_where_black_is() -> None:
+    drawn = regions(1)
+    image = Image.fromarray(drawn)
+    image.putpalette([0, 200, 0, 0, 0, 0])  # index 0 is green, 1 is black
+    assert np.array_equal(read_object(png(image)).inside, drawn == 0)
+    image.putpalette(VOC_PALETTE.tobytes())
+    assert np.array_equal(read_object(png(image)).inside, drawn > 0)
+
+
+@pytest.mark.parametrize("mode", ["LA", "La", "RGBA", "RGBa"])
+def test_transparent_parts_are_background(mode: str) -> None:
+    drawn = regions(255)
+    image = Image.merge("LA", [Image.new("L", (SIDE, SIDE), 255), Image.fromarray(drawn)])
+    shown = image.convert("RGBA") if mode.startswith("RGB") else image
+    assert np.array_equal(read_object(shown.convert(mode)).inside, drawn > 0)
+
+
+def test_in_a_data_set_of_one_class_the_class_is_1_and_void_255() -> None:
+    assert read_one_class_mask(png(Image.fromarray(np.array([[0, 1, 255]], np.uint8)))).tolist() == [[0, 1, 255]]
+    assert read_one_class_mask(png(Image.fromarray(np.array([[0, 7]], np.uint8)))).tolist() == [[0, 1]]
+    with pytest.raises(EmatError, match="JPEG and WebP change class indices"):
+        read_one_class_mask(png(Image.new("L", (3, 3)), "JPEG"))
