@@ -1,13 +1,11 @@
 """`emat predict`: find the classes of a fitted segmenter in any number of photos, and write masks and scores."""
 
-import csv
 import hashlib
 import json
-from collections.abc import Iterator, Sequence, Set
-from contextlib import nullcontext, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Annotated
 
 import typer
@@ -22,12 +20,13 @@ from emat.cli.options import (
     Tolerance,
     refinement,
 )
+from emat.cli.score_table import ScoreTable
 from emat.errors import EmatError
 from emat.files import file_sha256
 from emat.formats.table import ObjectTable, PixelSize
 from emat.formats.writing import WITH_OBJECTS, WRITERS, WriteOptions, Writer, open_writer
 from emat.inference.photos import PhotoFile, Tiles, find_photos, read_ahead
-from emat.inference.prediction import Prediction, Thresholds
+from emat.inference.prediction import Thresholds
 from emat.inference.segmenter import Segmenter
 from emat.progress import follow
 
@@ -41,42 +40,6 @@ class Skipped:
 
     photo: str
     problem: str
-
-
-class ScoreTable:
-    """A CSV file that grows photo by photo: the name, then for each class its probability and its share of the pixels.
-
-    Args:
-        path: The file.
-        classes: The names of the classes.
-        keep: Photos whose rows are kept if the file exists already.
-    """
-
-    def __init__(self, path: Path, classes: Sequence[str], keep: Set[str]) -> None:
-        self._classes = tuple(classes)
-        header = ["photo", *classes, *(f"{name}: share of pixels" for name in classes)]
-        kept = [row for row in _rows(path) if row and row[0] in keep]
-        try:
-            self._file = path.open("w", encoding="utf-8", newline="")
-        except OSError as error:
-            raise EmatError(f"{path} cannot be written: {error.strerror}; choose another folder with --out") from None
-        self._writer = csv.writer(self._file)
-        self._writer.writerows([header, *kept])
-
-    def add(self, photo: str, prediction: Prediction) -> None:
-        """Append the row of one photo."""
-        scores = [f"{prediction.scores[name]:.4f}" for name in self._classes]
-        shares = [f"{prediction.mask(name).mean():.4f}" for name in self._classes]
-        self._writer.writerow([photo, *scores, *shares])
-        self._file.flush()
-
-    def __enter__(self) -> "ScoreTable":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._file.close()
 
 
 def command(
@@ -146,7 +109,7 @@ def command(
         ):
             todo = [photo for photo in files if photo.name not in done]
             skipped = list(_predict(fitted, todo, writer, scores, objects, instances))
-    _tell(files, skipped, out, format, as_json)
+    _tell(files, skipped, scores, out, format, as_json)
     if skipped:
         raise typer.Exit(SOME_SKIPPED)
 
@@ -193,7 +156,9 @@ def _predict(
         writer.write(photo.name, prediction.label_map, prediction.photo, photo.path, numbered)
 
 
-def _tell(files: Sequence[PhotoFile], skipped: Sequence[Skipped], out: Path, format: str, as_json: bool) -> None:
+def _tell(
+    files: Sequence[PhotoFile], skipped: Sequence[Skipped], scores: ScoreTable, out: Path, format: str, as_json: bool
+) -> None:
     if as_json:
         answer = {
             "photos": len(files),
@@ -202,15 +167,11 @@ def _tell(files: Sequence[PhotoFile], skipped: Sequence[Skipped], out: Path, for
             "out": str(out),
             "format": format,
             "scores": str(out / "scores.csv"),
+            "present": scores.present(),
         }
         typer.echo(json.dumps(answer))
         return
+    scores.print()
     typer.echo(f"{len(files) - len(skipped)} of {len(files)} photos predicted, {format} in {out}")
     if skipped:
         typer.echo(f"{len(skipped)} skipped; repair or remove them", err=True)
-
-
-def _rows(path: Path) -> list[list[str]]:
-    with suppress(OSError, UnicodeDecodeError, csv.Error), path.open(encoding="utf-8", newline="") as file:
-        return list(csv.reader(file))
-    return []
