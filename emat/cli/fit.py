@@ -7,7 +7,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
-import numpy as np
 import typer
 from rich import box
 from rich.console import Console
@@ -17,14 +16,14 @@ from rich.table import Table
 from emat.cli.options import AsJson, BackboneName, DeviceName, HeadName
 from emat.datasets.layouts import open_dataset
 from emat.errors import EmatError
-from emat.images import PHOTO_SUFFIXES, VOID
+from emat.images import PHOTO_SUFFIXES
+from emat.inference.dataset_examples import MOST_EMPTY, examples_of, wanted_classes
 from emat.inference.example import Example
 from emat.inference.forecast import Forecast
 from emat.inference.segmenter import Segmenter
 from emat.progress import follow
 
 NO_ARGS_IS_HELP = True
-MOST_EMPTY = 20  # photos that show no class; they set from when on a class counts as present
 SLOW_FROM = 20  # examples of a class; every prediction is compared with each of them
 
 
@@ -94,34 +93,10 @@ def _as_box(text: str) -> tuple[float, ...] | None:
 
 
 def _from_dataset(path: Path, only: str | None, shots: int | None, learn: bool) -> Iterator[Example]:
-    """Yield the data set's photos with their masks, as many as are asked for, reading each when it is needed.
-
-    A photo that shows no class is an example of what the classes do not look like, where something is learnt.
-    """
+    """The photos of a data set with their masks; where something is learnt, also some that show none of the classes."""
     dataset = open_dataset(path)
-    wanted = set(dataset.classes)
-    if only is not None:
-        wanted = {name.strip() for name in only.split(",")}
-        if unknown := sorted(wanted - set(dataset.classes)):
-            raise EmatError(f"{path} has no class {unknown[0]!r}; its classes are {', '.join(dataset.classes)}")
-    taken: Counter[str] = Counter()
-    empty = 0
-    for entry in follow(dataset.entries, len(dataset.names), "examples read"):
-        names = [dataset.classes[index - 1] for index in entry.classes]
-        chosen = [name for name in names if name in wanted and (shots is None or taken[name] < shots)]
-        if chosen:
-            taken.update(chosen)
-            label_map = dataset.mask(entry.name)
-            masks = {name: label_map == 1 + dataset.classes.index(name) for name in chosen}
-            # Classes that are there and not asked for are not background.
-            left = [1 + dataset.classes.index(name) for name in names if name not in chosen]
-            void = np.isin(label_map, [VOID, *left])
-            yield Example(dataset.image(entry.name), masks, name=entry.name, void=void)
-        elif not names and learn and empty < MOST_EMPTY:
-            empty += 1
-            yield Example(dataset.image(entry.name), {}, name=entry.name)
-        if shots is not None and all(taken[name] >= shots for name in wanted):
-            return
+    names = follow(dataset.names, len(dataset.names), "examples read")
+    return examples_of(dataset, names, wanted_classes(dataset, only), shots, MOST_EMPTY if learn else 0)
 
 
 def _refuse_unwritable(out: Path) -> None:

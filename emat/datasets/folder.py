@@ -16,6 +16,7 @@ from emat.formats.drawing import LabelMap
 from emat.images import MASK_SUFFIXES, PHOTO_SUFFIXES, VOID, Pixels, read_mask, read_object, read_one_class_mask
 
 CLASS_FILES = ("classes.txt", "labels.txt")
+NOTHING = "nothing"  # a folder of photos that show none of the classes, if it has no masks
 
 
 class FolderDataset(TreeDataset):
@@ -62,7 +63,10 @@ class ClassFoldersDataset(TreeDataset):
                 f"{root} has no masks; put them into masks/<class>/x.png, or as <class>/x.png beside photos"
             )
         self.names = tuple(self._masks)
-        self.classes = number_classes(sorted({_class_of(name) for name in (*self._masks, *self._photos)}))
+        drawn, seen = ({_class_of(name) for name in names} for names in (self._masks, self._photos))
+        if NOTHING not in drawn:
+            self._photos = {name: path for name, path in self._photos.items() if _class_of(name) != NOTHING}
+        self.classes = number_classes(sorted(drawn | (seen - {NOTHING})))
         self._index = {name: number for number, name in enumerate(self.classes, start=1)}
 
     def mask(self, name: str) -> LabelMap:

@@ -59,6 +59,28 @@ def test_a_folder_of_photos_becomes_masks_at_their_own_size(fitted: Path, album:
     assert float(rows[1]["dog"]) == pytest.approx(expected.scores["dog"], abs=1e-4)
 
 
+def test_the_verdict_on_a_photo_agrees_with_its_mask(
+    fitted: Path, album: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    assert run("predict", fitted, album, "-o", out, "--threshold-presence", "0", "--json") == 0
+    counted = json.loads(capsys.readouterr().out)["present"]
+    with (out / "scores.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    masks = [np.asarray(Image.open(out / "masks" / f"{row['photo'].rpartition('.')[0]}.png")) for row in rows]
+    for label, name in enumerate(("cat", "dog"), start=1):
+        drawn = [mask == label for mask in masks]
+        assert [row[f"{name}: present"] for row in rows] == [str(int(mask.any())) for mask in drawn]
+        assert [float(row[f"{name}: share of pixels"]) for row in rows] == pytest.approx(
+            [mask.mean() for mask in drawn], abs=1e-4
+        )
+        assert all((int(row[f"{name}: regions"]) > 0) == mask.any() for row, mask in zip(rows, drawn, strict=True))
+        assert counted[name] == sum(mask.any() for mask in drawn)
+    assert run("predict", fitted, album / "a.jpg", "-o", out) == 0
+    printed = capsys.readouterr().out
+    assert all(word in printed for word in ("a.jpg", "cat", "regions", "1 of 1 photos predicted"))
+
+
 @pytest.mark.parametrize("format", ["png", "coco", "labelme", "yolo", "overlay", "sheet"])
 def test_every_format_can_be_asked_for(fitted: Path, album: Path, tmp_path: Path, format: str) -> None:
     assert run("predict", fitted, album / "a.jpg", "-o", tmp_path / "out", "--format", format) == 0
