@@ -84,11 +84,14 @@ def import_(
         typer.Option(help="The method of the head, if its tensors do not tell, such as cst-large or emat-me."),
     ] = None,
 ) -> None:
-    """Import a public file of a backbone, or a published EMAT or CST checkpoint, into EMAT_HOME.
+    """Import a public file of a backbone or of MobileSAM, or a published EMAT or CST checkpoint, into EMAT_HOME.
 
     The backbone or the method is recognised from the tensors. Nothing but tensors is read from the file.
     """
     tensors = read_tensors(file)
+    if mobilesam.is_mobilesam(tensors):
+        typer.echo(f"{mobilesam.NAME}: verified, {mobilesam.import_mobilesam(file)}")
+        return
     head = {key.removeprefix("learner."): value for key, value in tensors.items() if key.startswith("learner.")}
     rest = {key: value for key, value in tensors.items() if not key.startswith("learner.")}
     if head:

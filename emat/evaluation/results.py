@@ -55,7 +55,7 @@ def results(run: Run, outcomes: Outcomes, *, options: Mapping[str, Any], seconds
         "options": dict(options),
         "thresholds": OWN_THRESHOLDS if run.thresholds is None else asdict(run.thresholds),
         "only_segment": run.only_segment,
-        **({} if run.refine is None else {"refine": run.refine}),
+        **({} if run.refine is None else {"refine": run.refine, "refiner": run.refiner}),
         "data_state": run.data_state,
         "seeds": {"task": "numpy.random.RandomState(task index)", "intervals": INTERVAL_SEED},
         "intervals": {"level": LEVEL, "resamples": RESAMPLES, "over": "tasks, within their fold"},

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -20,7 +21,7 @@ from emat.evaluation.one_pass import Limits, OnePass, QueryWork, TaskIndex, defa
 from emat.features import FeatureCache
 from emat.files import Journal
 from emat.methods.base import PAPER_THRESHOLDS, Thresholds
-from emat.refine.refiner import Refinement
+from emat.refine.refiner import Refinement, refiner_of
 from emat.tasks.task import Configuration
 
 Outcomes: TypeAlias = dict[TaskIndex, TaskOutcome]
@@ -64,10 +65,15 @@ class Run:
             "data_state": self.data_state,
         }
         if self.refine is not None:
-            state["refine"] = self.refine
+            state["refine"] = self.refiner
         if any(each.method.learns for each in self.methods.values()):
             state["learn"] = True
         return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
+
+    @cached_property
+    def refiner(self) -> str | None:
+        """What refines the masks on this machine: "auto" does other things where MobileSAM's weights are absent."""
+        return None if self.refine is None else refiner_of(self.refine)
 
     def thresholds_of(self, evaluated: EvaluatedMethod) -> Thresholds:
         """Return the thresholds that `evaluated` is evaluated with."""

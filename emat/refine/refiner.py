@@ -26,6 +26,8 @@ from emat.refine.regions import Map, MapRegion, Mask, certainty, find_regions, r
 Refinement = Literal["auto", "mobilesam", "guided"]
 Way = Literal["mobilesam", "guided", "none"]  # what became of it
 
+RULES = 2  # goes up with every change of the rules below, so that no evaluation mixes masks of both
+
 MOST_OBJECTS = 5  # for auto
 SMALLEST_OBJECT = 0.01  # of the photo's area, for auto
 THINNEST_OBJECT = 0.05  # of the photo's longer side, for auto
@@ -180,6 +182,15 @@ def shared_mobilesam(refine: Refinement) -> MobileSAM | None:
     if refine == "guided" or (refine == "auto" and not _loaded and find_mobilesam() is None):
         return None
     return required_mobilesam()
+
+
+def refiner_of(refine: Refinement) -> str:
+    """Name all that a refined mask depends on beside the photo and the map, such as "auto, rules 2, with MobileSAM".
+
+    Masks that were refined under different names are not to be mixed in one evaluation.
+    """
+    weights = "with" if refine == "mobilesam" or (refine == "auto" and find_mobilesam() is not None) else "without"
+    return f"{refine}, rules {RULES}, {weights} MobileSAM"
 
 
 def required_mobilesam() -> MobileSAM:

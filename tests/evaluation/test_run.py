@@ -21,6 +21,7 @@ from emat.evaluation.one_pass import QueryWork, plan
 from emat.evaluation.results import read_results
 from emat.evaluation.run import Outcomes, Run, evaluate, remove_journals, seconds_spent
 from emat.methods.base import Thresholds
+from emat.refine.mobilesam import weights_file
 from emat.tasks.benchmark import Benchmark, open_benchmark
 from emat.tasks.sampling import TaskRequest
 from emat.tasks.task import Setting, read_task_file, write_task_file
@@ -217,3 +218,16 @@ def test_a_killed_evaluation_is_resumed(photos: Path, tmp_path: Path) -> None:
     resumed = in_this_process(photos, path, *more)
     assert resumed["outcomes"] == in_this_process(photos, tmp_path / "whole.json", *more)["outcomes"]
     assert not journal.exists()
+
+
+def test_runs_that_refine_with_and_without_weights_are_not_mixed(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EMAT_HOME", str(tmp_path))
+    refined = [replace(run, refine="auto") for _ in range(2)]
+    assert refined[0].refiner != run.refiner
+    without = refined[0].fingerprint
+    weights_file().parent.mkdir(parents=True)
+    weights_file().write_bytes(b"here now")
+    assert refined[0].fingerprint == without, "a run that has begun stays the run that it was"
+    assert len({run.fingerprint, without, refined[1].fingerprint, replace(run, refine="mobilesam").fingerprint}) == 4

