@@ -14,6 +14,7 @@ PACKAGE = Path(__file__).parents[1] / "emat"
 LAYERS = [
     {"errors"},
     {"files", "progress", "plugins"},
+    {"archives"},
     {"images", "device", "distributed", "tensor_files"},
     {"formats"},
     {"pictures.palette", "pictures.overlay", "pictures.contact_sheet", "pictures"},

@@ -41,7 +41,7 @@ def offline() -> bool:
     )
 
 
-def download(url: str, target: Path) -> None:
+def download(url: str, target: Path, sha256: str | None = None) -> None:
     """Download a file, resuming an earlier attempt that broke off.
 
     The length is checked, and also the checksum if the Hugging Face hub announces it or the file's name contains its
@@ -50,6 +50,7 @@ def download(url: str, target: Path) -> None:
     Args:
         url: What to download.
         target: Where to put it; until it is complete, it is called `target`.part.
+        sha256: The checksum that it must have, if it is known.
 
     Raises:
         EmatError: If the user turned the network off, the server does not answer, or the checksum is wrong.
@@ -61,7 +62,8 @@ def download(url: str, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(target.name + ".part")
     with _shown_progress(target.name) as progress:
-        expected = _until_complete(url, part, progress) or _digits_in(url)
+        announced = _until_complete(url, part, progress)
+    expected = sha256 or announced or _digits_in(url)
     _etag_file(part).unlink(missing_ok=True)
     if expected and not (got := file_sha256(part)).startswith(expected):
         part.unlink()
@@ -94,13 +96,14 @@ def _transfer(url: str, part: Path, progress: Progress) -> str | None:
     """Send one request: append what `part` lacks, or start anew if the server's file has changed."""
     request = urllib.request.Request(url, headers={"User-Agent": f"emat/{__version__}"})
     etag = _etag_file(part)
-    if part.exists() and part.stat().st_size and etag.exists():
+    version = etag.read_text() if etag.exists() else ""
+    if part.exists() and part.stat().st_size and version:  # without a version, the rest may be of another file
         request.add_header("Range", f"bytes={part.stat().st_size}-")
-        request.add_header("If-Range", etag.read_text())
+        request.add_header("If-Range", version)
     redirects = _Redirects()
     with urllib.request.build_opener(redirects).open(request, timeout=TIMEOUT) as response:
         resumed = response.status == 206
-        etag.write_text(response.headers.get("ETag", ""))
+        etag.write_text(response.headers.get("ETag") or response.headers.get("Last-Modified") or "")
         done = part.stat().st_size if resumed else 0
         length = response.headers.get("Content-Length")
         total = done + int(length) if length else None

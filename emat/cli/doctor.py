@@ -23,6 +23,7 @@ from emat.cli.options import AsJson
 from emat.cli.weights import STYLES
 from emat.device import Device, Memory, available_devices, main_memory
 from emat.files import emat_home
+from emat.methods.head_names import PUBLISHED, PUBLISHED_ARCHIVES, PUBLISHED_BACKBONE
 from emat.methods.trained_head import HeadState, heads_here
 
 LARGEST_CHECKED = 200_000_000  # bytes; hashing larger weights would take seconds
@@ -58,6 +59,14 @@ class MachineReport:
         """Whether the weights of the default backbone can be used; without them emat does not work."""
         return any(state.usable for state in self.backbones if state.name == self.default_backbone)
 
+    @property
+    def proposal(self) -> str | None:
+        """The command that brings the paper's own heads and their backbone; None if both are here."""
+        usable = any(state.usable for state in self.backbones if state.name == PUBLISHED_BACKBONE)
+        if usable and any(head.name in PUBLISHED for head in self.heads):
+            return None
+        return f"emat weights fetch {PUBLISHED_ARCHIVES[0]}"
+
 
 def command(
     as_json: AsJson = False,
@@ -70,7 +79,7 @@ def command(
     """
     report = examine()
     if as_json:
-        typer.echo(json.dumps(asdict(report) | {"healthy": report.healthy}, indent=2, default=str))
+        typer.echo(json.dumps(_as_json(report), indent=2, default=str))
     else:
         _show(report, Console())
     if not report.healthy:
@@ -114,6 +123,10 @@ def extras() -> list[Extra]:
     return [Extra(name, tuple(absent)) for name, absent in missing.items()]
 
 
+def _as_json(report: MachineReport) -> dict[str, object]:
+    return asdict(report) | {"healthy": report.healthy, "proposal": report.proposal}
+
+
 def _show(report: MachineReport, console: Console) -> None:
     console.print(_machine_table(report))
     console.print(_weights_table(report))
@@ -122,6 +135,11 @@ def _show(report: MachineReport, console: Console) -> None:
         console.print(f"[red]{escape(problem)}[/]")
     if report.healthy:
         console.print(f"[green]emat works here[/], by default with {report.default_backbone}.")
+        if report.proposal is not None:
+            console.print(
+                f"For the paper's own heads, with DINOv2: [bold]{report.proposal}[/], then [bold]--model best[/].",
+                highlight=False,
+            )
     else:
         advice = f"emat weights fetch {report.default_backbone}"
         console.print(f"[red]{report.default_backbone}'s weights cannot be used[/]; run [bold]{advice}[/].")

@@ -28,7 +28,7 @@ Own = ParamSpec("Own")
 AsJson = Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")]
 DeviceName = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or mps.")]
 HeadName = Annotated[
-    str, typer.Option("--model", help="The head: default, a name from `emat weights list`, or a file.")
+    str, typer.Option("--model", help="The head: default, best, a name from `emat weights list`, or a file.")
 ]
 BackboneName = Annotated[
     str | None, typer.Option("--backbone", help="The backbone, if the head's file does not say which one.")

@@ -19,7 +19,9 @@ from emat.backbone.weights import BackboneState, fetch_weights, find_weights, st
 from emat.cli.options import AsJson
 from emat.errors import EmatError
 from emat.files import emat_home, file_sha256
-from emat.methods.trained_head import HeadState, head_file, heads_here, identify, save_head
+from emat.methods.head_names import PUBLISHED_ARCHIVES
+from emat.methods.published import HEAD, fetch_archive, import_archive, store_checkpoint, tell_stored
+from emat.methods.trained_head import HeadState, heads_here
 from emat.refine import mobilesam
 from emat.tensor_files import read_tensors
 
@@ -59,9 +61,24 @@ def list_(
 
 @app.command(epilog="Example: emat weights fetch dinov2-s")
 def fetch(
-    name: Annotated[str, typer.Argument(help="A backbone, several joined with +, or mobilesam.")],
+    name: Annotated[
+        str, typer.Argument(help=f"A backbone, several joined with +, mobilesam, or {', '.join(PUBLISHED_ARCHIVES)}.")
+    ],
+    sha256: Annotated[
+        str | None, typer.Option(help="The checksum that an archive of published heads must have, if you know it.")
+    ] = None,
 ) -> None:
-    """Verify the weights of a backbone or of MobileSAM, and download them if they are not on this machine."""
+    """Verify the weights of a backbone or of MobileSAM, or published heads; download them if they are not here.
+
+    emat-coco, emat-pascal, cst-coco and cst-pascal are the paper's own heads, four folds each, with DINOv2. A download
+    that broke off is continued when the command is run again.
+    """
+    if name in PUBLISHED_ARCHIVES:
+        for path in fetch_archive(name, typer.echo, sha256):
+            typer.echo(f"{path.stem}: ready, {path}")
+        return
+    if sha256 is not None:
+        raise EmatError(f"--sha256 is for {', '.join(PUBLISHED_ARCHIVES)}; the checksum of {name} is not asked for")
     if name == mobilesam.NAME:
         mobilesam.load_mobilesam()
         typer.echo(f"{name}: verified, {mobilesam.weights_file()}")
@@ -75,55 +92,39 @@ def fetch(
 
 @app.command("import", epilog="Example: emat weights import ~/Downloads/dinov2_vits14_pretrain.pth")
 def import_(
-    file: Annotated[Path, typer.Argument(help="Weights as .pth, .pt, .ckpt or .safetensors.")],
+    file: Annotated[Path, typer.Argument(help="Weights as .pth, .pt, .ckpt or .safetensors, or an archive of heads.")],
     name: Annotated[
-        str | None, typer.Option("--as", help="The name of the backbone, or a name for the head of a checkpoint.")
+        str | None,
+        typer.Option(
+            "--as", help="The name of the backbone or of the archive, or a name for the head of a checkpoint."
+        ),
     ] = None,
     method: Annotated[
         str | None,
         typer.Option(help="The method of the head, if its tensors do not tell, such as cst-large or emat-me."),
     ] = None,
 ) -> None:
-    """Import a public file of a backbone or of MobileSAM, or a published EMAT or CST checkpoint, into EMAT_HOME.
+    """Import a backbone's or MobileSAM's public file, or an EMAT or CST checkpoint or archive, into EMAT_HOME.
 
+    An archive is named by --as, one of emat-coco, emat-pascal, cst-coco and cst-pascal.
     The backbone or the method is recognised from the tensors. Nothing but tensors is read from the file.
     """
+    if name in PUBLISHED_ARCHIVES:
+        import_archive(file, name, typer.echo)
+        return
     tensors = read_tensors(file)
     if mobilesam.is_mobilesam(tensors):
         typer.echo(f"{mobilesam.NAME}: verified, {mobilesam.import_mobilesam(file)}")
         return
-    head = {key.removeprefix("learner."): value for key, value in tensors.items() if key.startswith("learner.")}
-    rest = {key: value for key, value in tensors.items() if not key.startswith("learner.")}
-    if head:
-        _import_head(file, head, name or file.stem, method)
-        if rest:
-            try:
-                _import_backbone(file, to_public(rest), name=None)
-            except EmatError as error:  # the head works with the same weights from another source
-                typer.echo(f"its backbone was not imported: {error}")
-    else:
-        _import_backbone(file, to_public(rest), name)
-
-
-def _import_head(file: Path, tensors: dict[str, Tensor], name: str, method: str | None) -> None:
+    if not any(key.startswith(HEAD) for key in tensors):
+        _import_backbone(file, to_public(tensors), name)
+        return
+    name = name or file.stem
     if not re.fullmatch(r"\w[\w.-]*", name):
         raise EmatError(
             f"{name!r} cannot be the name of a head; use letters, digits, dots and dashes, as in --as pascal-fold0"
         )
-    found = identify(tensors)
-    if method is not None and not _same_tensors(method, found):
-        raise EmatError(f"{file} has a head of the method {found}, not of {method}")
-    path = head_file(name)
-    save_head(path, tensors, {"method": method or found, "source": file.name})
-    typer.echo(f"{name}: a head of method {method or found}, {path}")
-
-
-def _same_tensors(method: str, other: str) -> bool:
-    """Return whether the heads of two methods have tensors of the same shapes, such as cst and cst-large."""
-    from emat.model.network import build
-
-    shapes = [{name: t.shape for name, t in build(one, 8).state_dict().items()} for one in (method, other)]
-    return shapes[0] == shapes[1]
+    tell_stored(store_checkpoint(file, tensors, name, method, {"source": file.name}), typer.echo)
 
 
 def _import_backbone(file: Path, tensors: dict[str, Tensor], name: str | None) -> None:

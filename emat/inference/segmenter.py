@@ -29,7 +29,8 @@ from emat.inference.known_examples import KnownExamples
 from emat.inference.photos import READ_AHEAD, Tiles, check_tiles, detail_size, read_ahead, views
 from emat.inference.prediction import Prediction, Thresholds, refined
 from emat.methods.base import Decision, Features, Method
-from emat.methods.trained_head import find_head, head_of, is_training_free, load_head
+from emat.methods.head_names import find_head
+from emat.methods.trained_head import head_of, is_training_free, load_head
 from emat.methods.with_learner import LearningMethod, LearntEvidence, can_learn, unwrapped
 from emat.refine.refiner import Refinement, check_refinement, examples_suit, shared_mobilesam
 
@@ -95,8 +96,9 @@ class Segmenter:
         """Load a fitted segmenter from a file that `save` wrote, or make a new one from a head.
 
         Args:
-            source: A file of a fitted segmenter, a head's file or name such as "default", or a method that needs no
-                training such as "prototype".
+            source: A file of a fitted segmenter, a head's file or name such as "default" or "emat-coco-fold0", or a
+                method that needs no training such as "prototype". "best" is the strongest head whose weights are on
+                this machine (see `emat.methods.head_names`); which one it is, is said on standard error.
             backbone: The backbone's name, needed only for a head whose file does not say it.
             device: "cpu", "cuda", "mps" or "auto".
             tiles: Into how many tiles a side photos are cut beside the whole: None for none, "auto", or a number.

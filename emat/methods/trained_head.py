@@ -6,14 +6,13 @@ thresholds that suit it (`threshold`, or `presence_threshold` and `mask_threshol
 which classes were trained (`classes`) and with which options (`settings`). A public checkpoint has no metadata; its
 method shows from the names and shapes of its tensors.
 
-A head is given as a file or by name: "default" comes with the package, others were imported or trained on this
-machine. A method that needs no training goes by its own name and has no tensors.
+A head is given as a file or by name (`emat.methods.head_names`). A method that needs no training goes by its own name
+and has no tensors.
 """
 
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from importlib import resources
 from pathlib import Path
 
 import torch
@@ -22,17 +21,14 @@ from torch import Tensor
 from emat.backbone import Backbone
 from emat.backbone.registry import find_backbone
 from emat.errors import EmatError
-from emat.files import emat_home
 from emat.methods import registry
 from emat.methods.base import PAPER_THRESHOLD, Method, Thresholds
-from emat.methods.registry import build_method, find_method, method_names, training_free_methods
+from emat.methods.head_names import PUBLISHED, PUBLISHED_BACKBONE, find_head, head_file
+from emat.methods.registry import build_method, find_method, method_names
 from emat.model.forms import FORMS, PUBLISHED_SHAPE, Shape
 from emat.model.network import build, load_public, without_prefix
 from emat.tensor_files import read_metadata, read_tensors, shapes_of, write_tensors
 
-DEFAULT_HEAD = "default"
-PUBLISHED_BACKBONE = "dinov2-s"
-PUBLISHED = tuple(f"emat-{benchmark}-fold{fold}" for benchmark in ("pascal", "coco") for fold in range(4))
 NO_HEAD = "these tensors are not an EMAT or CST head; a public .ckpt holds one under 'learner.'"
 
 
@@ -76,50 +72,7 @@ class TrainedHead:
         }
 
 
-# Where heads are found
-
-
-def head_file(name: str) -> Path:
-    """Return the file in EMAT_HOME that an imported or trained head is kept in."""
-    return emat_home() / "heads" / f"{name}.safetensors"
-
-
-def find_head(name: str | Path) -> Path:
-    """Return the file of a head.
-
-    Args:
-        name: A file, "default", the name of a published head, or of one that was trained or imported here.
-
-    Raises:
-        EmatError: If there is no such head on this machine.
-    """
-    if Path(name).is_file():
-        return Path(name)
-    if str(name) == DEFAULT_HEAD:
-        return bundled_head()
-    kept = head_file(str(name)) if Path(name).name == str(name) else Path(name)
-    if kept.is_file():
-        return kept
-    if str(name) in PUBLISHED:
-        raise EmatError(
-            f"the published head {name} is not on this machine; download its .ckpt and run "
-            f"`emat weights import FILE.ckpt --as {name}`"
-        )
-    raise EmatError(f"{name} is neither a file nor a head here; heads are {', '.join(known_heads())}")
-
-
-def bundled_head() -> Path:
-    """Return the file of the head that comes with the package."""
-    path = Path(str(resources.files("emat") / "heads" / f"{DEFAULT_HEAD}.safetensors"))
-    if not path.is_file():
-        raise EmatError(f"the default head is missing at {path}; install emat again")
-    return path
-
-
-def known_heads() -> list[str]:
-    """Return the names that `load_head` accepts on this machine."""
-    kept = sorted(path.stem for path in head_file("any").parent.glob("*.safetensors"))
-    return [DEFAULT_HEAD, *kept, *training_free_methods()]
+# Heads on this machine
 
 
 @dataclass(frozen=True)

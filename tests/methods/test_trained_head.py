@@ -12,14 +12,10 @@ from emat.errors import EmatError
 from emat.evaluation.evaluated_method import load_evaluated
 from emat.files import file_sha256
 from emat.methods.base import Thresholds
+from emat.methods.head_names import DEFAULT_HEAD, PUBLISHED, find_head, head_file, known_heads
 from emat.methods.head_training import Training, starting_head, training_of
 from emat.methods.trained_head import (
-    DEFAULT_HEAD,
-    PUBLISHED,
-    find_head,
-    head_file,
     identify,
-    known_heads,
     load_head,
     save_head,
 )
@@ -45,7 +41,7 @@ def test_the_default_head_comes_with_the_package_and_says_what_it_needs() -> Non
 
 def test_a_published_head_that_is_absent_says_how_to_get_it() -> None:
     for name in PUBLISHED:
-        with pytest.raises(EmatError, match=f"emat weights import FILE.ckpt --as {name}"):
+        with pytest.raises(EmatError, match=f"emat weights fetch {name[:-6]}"):
             load_head(name)
 
 
