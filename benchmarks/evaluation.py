@@ -28,7 +28,7 @@ from emat.evaluation.results import machine
 from emat.features import FeatureCache
 from emat.files import write_text
 from emat.images import to_pixels
-from emat.methods.base import Decision, Features, Method
+from emat.methods.base import Decision, Features, Method, TaskEvidence
 from emat.methods.registry import build_method
 from emat.tasks.benchmark import open_benchmark
 from emat.tasks.sampling import TaskRequest
@@ -58,7 +58,7 @@ def answer_task(method: Method, dataset: Dataset, task: Task) -> tuple[tuple[boo
             shots += method.compare(query, [support])
         evidence.append(shots)
     height, width = dataset.mask(task.query).shape
-    decision = method.decide(evidence, (height, width))
+    decision = method.decide(TaskEvidence(evidence, (height, width)))
     return decision.present, decision.label_map
 
 

@@ -22,7 +22,7 @@ import torch
 from emat.backbone import Backbone, build_backbone
 from emat.backbone.registry import find_backbone
 from emat.backbone.weights import find_weights
-from emat.methods.base import Method
+from emat.methods.base import Method, TaskEvidence
 from emat.methods.registry import METHODS
 
 ANSWER = (375, 500)  # size of the label map, that of a usual photo
@@ -117,7 +117,7 @@ def one_task(method: Method, side: int) -> tuple[float, float]:
     (query,), (support,) = (method.features(photo) for photo in photos)
     encoded_query, encoded_support = method.encode_query(query), method.encode_support(support, mask)
     encoded = time.perf_counter()
-    method.decide([method.compare(encoded_query, [encoded_support])], ANSWER)
+    method.decide(TaskEvidence([method.compare(encoded_query, [encoded_support])], ANSWER))
     return encoded - start, time.perf_counter() - encoded
 
 

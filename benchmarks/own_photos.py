@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from emat.datasets.dataset import Dataset
 from emat.datasets.layouts import open_dataset
-from emat.methods.base import Features, LabelledFeatures
+from emat.methods.base import Features, LabelledFeatures, TaskEvidence
 from emat.methods.learner import LabelledPhoto, at_grid, train
 from emat.methods.mixture import HEAD_ALONE, Mixture
 from emat.methods.trained_head import load_head
@@ -117,7 +117,7 @@ class Bench:
                 if mixture is not None:
                     used = replace(applied, learnt=replace(learnt, mixtures=torch.tensor([tuple(mixture)])))
                 begun = time.perf_counter()
-                answer = self.method.decide(evidence, size, self.head.thresholds, used)
+                answer = self.method.decide(TaskEvidence(evidence, size, used), self.head.thresholds)
                 if column == "both":
                     sums.seconds["predict"].append(middle - start + time.perf_counter() - begun)
                 counted = _overlap(answer.label_map > 0, truth)

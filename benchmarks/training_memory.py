@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from emat.backbone.registry import find_backbone
-from emat.methods.base import Features, LossWeights
+from emat.methods.base import Features, LossWeights, TrainingBatch
 from emat.methods.correlation import CorrelationMethod
 from emat.model import FORMS, build
 
@@ -57,9 +57,8 @@ def step(method_name: str, cover: float, tasks: int) -> None:
     side = round(SIZE * cover**0.5)
     mask[:side, :side] = 1
     before = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    method.loss(
-        queries, supports, [mask] * tasks, mask.long().expand(tasks, SIZE, SIZE), LossWeights()
-    ).total.backward()
+    batch = TrainingBatch(queries, supports, [mask] * tasks, mask.long().expand(tasks, SIZE, SIZE))
+    method.loss(batch, LossWeights()).total.backward()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     tokens = 2 * queries[0].tensors[0].nbytes
     print(json.dumps({"tokens": tokens, "beyond": max(peak - before, 0)}))

@@ -24,7 +24,7 @@ from emat.evaluation.metrics import TaskOutcome, judge_task
 from emat.evaluation.refined_tasks import RefinedTasks
 from emat.features import FeatureCache
 from emat.images import VOID, Pixels
-from emat.methods.base import PAPER_THRESHOLDS, Decision, LabelledFeatures, Learnt, Method, Thresholds
+from emat.methods.base import PAPER_THRESHOLDS, Decision, LabelledFeatures, Learnt, Method, TaskEvidence, Thresholds
 from emat.refine.refiner import Refinement
 from emat.tasks.task import Configuration, Task
 
@@ -205,7 +205,7 @@ class OnePass:
             shots = [[evidence[name, way] for name in names] for way, names in by_way]
             learnt = self._learnt_from(task) if self.method.learns else None
             applied = None if learnt is None else self.method.apply_learnt(query, learnt)
-            found.append(use(task, self.method.decide(shots, size, self.thresholds, applied)))
+            found.append(use(task, self.method.decide(TaskEvidence(shots, size, applied), self.thresholds)))
         return found
 
     def _learnt_from(self, task: SharedTask) -> Learnt | None:

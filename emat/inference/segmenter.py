@@ -28,7 +28,7 @@ from emat.inference.forecast import Forecast, forecasts
 from emat.inference.known_examples import KnownExamples
 from emat.inference.photos import READ_AHEAD, Tiles, check_tiles, detail_size, read_ahead, views
 from emat.inference.prediction import Prediction, Thresholds, refined
-from emat.methods.base import Decision, Features, Method
+from emat.methods.base import Decision, Features, Method, TaskEvidence
 from emat.methods.head_names import find_head
 from emat.methods.trained_head import head_of, is_training_free, load_head
 from emat.methods.with_learner import LearningMethod, LearntEvidence, can_learn, unwrapped
@@ -269,11 +269,9 @@ class Segmenter:
             self._suited[name] = known
         return known[1]
 
-    def _decide(self, query: Any, ways: Sequence[Sequence[Any]], size: tuple[int, int], evidence: Any) -> Decision:
+    def _decide(self, query: Any, ways: Sequence[Sequence[Any]], size: tuple[int, int], learnt: Any) -> Decision:
         compared = [self.method.compare(query, shots) for shots in ways]
-        if evidence is None:
-            return self.method.decide(compared, size)
-        return self.method.decide(compared, size, self.thresholds, evidence)
+        return self.method.decide(TaskEvidence(compared, size, learnt), self.thresholds)
 
     @torch.inference_mode()
     def _encoded(self, example: Example, known: KnownExamples) -> FittedExample:

@@ -13,16 +13,16 @@ A method that learns from all supports of a task together has one more step, whi
     labelled photos             -> Learnt              `learn`, once per set of supports
     query encoding and Learnt   -> learnt evidence     `apply_learnt`, once per query and set of supports
 
-`decide` then gets the learnt evidence beside the evidence of the pairs. What `learn` returns depends on its arguments
-alone, so a caller keeps it under the supports that it came from: an evaluation learns once for all queries that share
-their supports, and a fitted segmenter learns once for all photos. A method that learns keeps the comparison of pairs
-as it is, so evidence of pairs is still shared between tasks.
+`decide` gets the learnt evidence beside the evidence of the pairs, as one `TaskEvidence`. What `learn` returns depends
+on its arguments alone, so a caller keeps it under the supports that it came from: an evaluation learns once for all
+queries that share their supports, and a fitted segmenter learns once for all photos. A method that learns keeps the
+comparison of pairs as it is, so evidence of pairs is still shared between tasks.
 
 Encodings, evidence and `Learnt` belong to the method: callers keep them and hand them back without looking inside.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, TypeAlias
@@ -89,6 +89,29 @@ class LabelledFeatures:
 
 
 @dataclass(frozen=True)
+class TaskEvidence:
+    """Everything that `Method.decide` needs to answer a task."""
+
+    by_way: Sequence[Sequence[Any]]  # by_way[way][shot]: what `compare` returned
+    size: tuple[int, int]  # height and width of the answer
+    learnt: Any = None  # what `apply_learnt` returned; None if nothing was learnt
+
+
+@dataclass(frozen=True)
+class TrainingBatch:
+    """B tasks to train on, each 1-way 1-shot."""
+
+    queries: Sequence[Features]
+    supports: Sequence[Features]
+    support_masks: Sequence[Tensor]  # B masks (H, W) of any size; the class is where they are above 0
+    query_masks: Tensor  # (B, H, W): 1 where the query shows the class
+
+    def tasks(self) -> Iterator[tuple[Features, Features, Tensor]]:
+        """Give the query, the support and the support's mask of one task after the other."""
+        return zip(self.queries, self.supports, self.support_masks, strict=True)
+
+
+@dataclass(frozen=True)
 class Decision:
     """A method's answer to one task. `scores` and `present` are None if the method only segments."""
 
@@ -97,6 +120,16 @@ class Decision:
     probabilities: NDArray[np.float32]  # (N, H, W): the foreground probability of each way
     mask_threshold: float = PAPER_THRESHOLD
     background: NDArray[np.float32] | None = None  # (H, W): replaces the mask threshold if the background competes
+
+    @classmethod
+    def of(cls, scores: Sequence[float] | None, probabilities: Tensor, thresholds: Thresholds) -> "Decision":
+        """Make the decision that follows from the scores (N,) and probabilities (N, H, W) of the ways."""
+        return cls(
+            scores=None if scores is None else tuple(scores),
+            present=None if scores is None else tuple(score >= thresholds.presence for score in scores),
+            probabilities=probabilities.cpu().numpy(),
+            mask_threshold=thresholds.mask,
+        )
 
     @cached_property
     def label_map(self) -> NDArray[np.uint8]:
@@ -253,7 +286,7 @@ class Method(nn.Module, ABC):
             learnt: What `learn` returned.
 
         Returns:
-            Evidence on all ways together, which `decide` takes as `learnt_evidence`.
+            Evidence on all ways together, which `decide` takes as `TaskEvidence.learnt`.
         """
         raise NotImplementedError(f"{self.name} learns something but does not apply it")
 
@@ -270,37 +303,19 @@ class Method(nn.Module, ABC):
         """
 
     @abstractmethod
-    def decide(
-        self,
-        evidence: Sequence[Sequence[Any]],
-        size: tuple[int, int],
-        thresholds: Thresholds = PAPER_THRESHOLDS,
-        learnt_evidence: Any = None,
-    ) -> Decision:
+    def decide(self, evidence: TaskEvidence, thresholds: Thresholds = PAPER_THRESHOLDS) -> Decision:
         """Join the evidence into the answer to a task. Masks do not depend on presence.
 
         Args:
-            evidence: `evidence[way][shot]`, from `compare`.
-            size: Height and width of the answer.
+            evidence: The evidence of every way and shot, and the size of the answer.
             thresholds: The probabilities that count.
-            learnt_evidence: What `apply_learnt` returned; None if nothing was learnt.
         """
 
     @abstractmethod
-    def loss(
-        self,
-        queries: Sequence[Features],
-        supports: Sequence[Features],
-        support_masks: Sequence[Tensor],
-        query_masks: Tensor,
-        weights: LossWeights,
-    ) -> Losses:
-        """Compute the training loss of B tasks, each 1-way 1-shot.
+    def loss(self, batch: TrainingBatch, weights: LossWeights) -> Losses:
+        """Compute the training loss of a batch of tasks.
 
         Args:
-            queries: The B query photos.
-            supports: The B support photos.
-            support_masks: B masks (H, W) of any size.
-            query_masks: (B, H, W), 1 where the query shows the class.
+            batch: The tasks.
             weights: The weights of the parts of the loss.
         """

@@ -5,7 +5,6 @@ The probabilities of a way's shots are averaged; every pixel goes to the likelie
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -22,7 +21,9 @@ from emat.methods.base import (
     LossWeights,
     Method,
     Preparation,
+    TaskEvidence,
     Thresholds,
+    TrainingBatch,
 )
 from emat.model import load_public
 from emat.model.encoding import QueryEncoding, SupportEncoding
@@ -118,42 +119,24 @@ class CorrelationMethod(Method):
             evidence.append(ShotEvidence(presence, out.masks[0].float()))
         return evidence
 
-    def decide(
-        self,
-        evidence: Sequence[Sequence[ShotEvidence]],
-        size: tuple[int, int],
-        thresholds: Thresholds = PAPER_THRESHOLDS,
-        learnt_evidence: Any = None,
-    ) -> Decision:
+    def decide(self, evidence: TaskEvidence, thresholds: Thresholds = PAPER_THRESHOLDS) -> Decision:
         """Average the probabilities over each way's shots."""
-        probabilities = torch.stack([_way_probability(shots, size) for shots in evidence])  # (N, H, W)
+        probabilities = torch.stack([_way_probability(shots, evidence.size) for shots in evidence.by_way])  # (N, H, W)
         scores = None
-        if all(shot.presence is not None for shots in evidence for shot in shots):
-            scores = tuple(float(np.mean([shot.presence for shot in shots])) for shots in evidence)
-        return Decision(
-            scores=scores,
-            present=None if scores is None else tuple(score >= thresholds.presence for score in scores),
-            probabilities=probabilities.cpu().numpy(),
-            mask_threshold=thresholds.mask,
-        )
+        if all(shot.presence is not None for shots in evidence.by_way for shot in shots):
+            scores = [float(np.mean([shot.presence for shot in shots])) for shots in evidence.by_way]
+        return Decision.of(scores, probabilities, thresholds)
 
-    def loss(
-        self,
-        queries: Sequence[Features],
-        supports: Sequence[Features],
-        support_masks: Sequence[Tensor],
-        query_masks: Tensor,
-        weights: LossWeights,
-    ) -> Losses:
-        """Compute the cross entropies of presence and masks; masks are compared at the resolution of `query_masks`."""
-        encoded = [self.encode_support(*pair) for pair in zip(supports, support_masks, strict=True)]
-        out = self.network.pairs([self.encode_query(query) for query in queries], encoded)
-        logits = F.interpolate(out.masks, query_masks.shape[1:], mode="bilinear", align_corners=True)
+    def loss(self, batch: TrainingBatch, weights: LossWeights) -> Losses:
+        """Compute the cross entropies of presence and masks; masks are compared at the size of the query masks."""
+        supports = [self.encode_support(support, mask) for _, support, mask in batch.tasks()]
+        out = self.network.pairs([self.encode_query(query) for query in batch.queries], supports)
+        logits = F.interpolate(out.masks, batch.query_masks.shape[1:], mode="bilinear", align_corners=True)
         balance = logits.new_tensor([1.0, weights.foreground])
-        masks = F.cross_entropy(logits, query_masks.long(), balance)
+        masks = F.cross_entropy(logits, batch.query_masks.long(), balance)
         if out.presence is None:
             return Losses(masks, None, masks)
-        presence = F.cross_entropy(out.presence, query_masks.flatten(1).any(dim=1).long())
+        presence = F.cross_entropy(out.presence, batch.query_masks.flatten(1).any(dim=1).long())
         return Losses(weights.presence * presence + masks, presence, masks)
 
 

@@ -2,14 +2,23 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from emat.backbone.base import Backbone
-from emat.methods.base import PAPER_THRESHOLDS, Decision, Features, Losses, LossWeights, Recipe, Thresholds
+from emat.methods.base import (
+    PAPER_THRESHOLDS,
+    Decision,
+    Features,
+    Losses,
+    LossWeights,
+    Recipe,
+    TaskEvidence,
+    Thresholds,
+    TrainingBatch,
+)
 from emat.methods.resnet_base import ResNetMethod, decision, mask_at, segmentation_loss
 
 SCALE = 20.0  # factor of the cosines before the softmax
@@ -71,33 +80,21 @@ class PANet(ResNetMethod):
         return [PANetPair(query, support) for support in supports]
 
     @torch.no_grad()
-    def decide(
-        self,
-        evidence: Sequence[Sequence[PANetPair]],
-        size: tuple[int, int],
-        thresholds: Thresholds = PAPER_THRESHOLDS,
-        learnt_evidence: Any = None,
-    ) -> Decision:
+    def decide(self, evidence: TaskEvidence, thresholds: Thresholds = PAPER_THRESHOLDS) -> Decision:
         """Assign each pixel to the nearest prototype; a way is present if any pixel reaches the threshold."""
-        ways = [[pair.support for pair in shots] for shots in evidence]
-        scores = prototype_scores(evidence[0][0].query, ways)
-        return decision(scores, scores[1:].flatten(1).amax(dim=1), size, thresholds.presence)
+        ways = [[pair.support for pair in shots] for shots in evidence.by_way]
+        scores = prototype_scores(evidence.by_way[0][0].query, ways)
+        return decision(scores, scores[1:].flatten(1).amax(dim=1), evidence.size, thresholds.presence)
 
-    def loss(
-        self,
-        queries: Sequence[Features],
-        supports: Sequence[Features],
-        support_masks: Sequence[Tensor],
-        query_masks: Tensor,
-        weights: LossWeights,
-    ) -> Losses:
+    def loss(self, batch: TrainingBatch, weights: LossWeights) -> Losses:
         """Compute the segmentation loss, with gradients for the backbone."""
-        query_maps, support_maps = self._last_maps([*queries, *supports]).split([len(queries), len(supports)])
+        maps = self._last_maps([*batch.queries, *batch.supports])
+        query_maps, support_maps = maps.split([len(batch.queries), len(batch.supports)])
         scores = [
             prototype_scores(query, [[sums_of(support, mask)]])
-            for query, support, mask in zip(query_maps, support_maps, support_masks, strict=True)
+            for query, support, mask in zip(query_maps, support_maps, batch.support_masks, strict=True)
         ]
-        return segmentation_loss(torch.stack(scores), query_masks, weights)
+        return segmentation_loss(torch.stack(scores), batch.query_masks, weights)
 
     def _last_maps(self, photos: Sequence[Features]) -> Tensor:
         """The last bottleneck's maps (photos, features, h, w), before the ReLU."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -10,7 +10,17 @@ from torch import Tensor, nn
 
 from emat.backbone.base import Backbone
 from emat.backbone.resnet import run_layer
-from emat.methods.base import PAPER_THRESHOLDS, Decision, Features, Losses, LossWeights, Recipe, Thresholds
+from emat.methods.base import (
+    PAPER_THRESHOLDS,
+    Decision,
+    Features,
+    Losses,
+    LossWeights,
+    Recipe,
+    TaskEvidence,
+    Thresholds,
+    TrainingBatch,
+)
 from emat.methods.resnet_base import ResNetMethod, decision, mask_at, merge_ways, segmentation_loss
 
 DILATION_3, DILATION_4 = 2, 4  # of layer3 and layer4, which have no stride here
@@ -83,32 +93,19 @@ class PFENet(ResNetMethod):
         return [PFENetShot(query.reduced, support.vector, prior(query.high, support.high)) for support in supports]
 
     @torch.no_grad()
-    def decide(
-        self,
-        evidence: Sequence[Sequence[PFENetShot]],
-        size: tuple[int, int],
-        thresholds: Thresholds = PAPER_THRESHOLDS,
-        learnt_evidence: Any = None,
-    ) -> Decision:
+    def decide(self, evidence: TaskEvidence, thresholds: Thresholds = PAPER_THRESHOLDS) -> Decision:
         """Average the vectors and priors of each way's shots, run the pyramid for each way, then merge the ways."""
-        ways = torch.stack([self.way_scores(shots) for shots in evidence])  # (N, 2, h, w)
-        return decision(merge_ways(ways), ways[:, 1].flatten(1).amax(dim=1), size, thresholds.presence)
+        ways = torch.stack([self.way_scores(shots) for shots in evidence.by_way])  # (N, 2, h, w)
+        return decision(merge_ways(ways), ways[:, 1].flatten(1).amax(dim=1), evidence.size, thresholds.presence)
 
-    def loss(
-        self,
-        queries: Sequence[Features],
-        supports: Sequence[Features],
-        support_masks: Sequence[Tensor],
-        query_masks: Tensor,
-        weights: LossWeights,
-    ) -> Losses:
+    def loss(self, batch: TrainingBatch, weights: LossWeights) -> Losses:
         """Compute the segmentation loss of the pyramid's output."""
         scores = []
-        for query_features, support_features, mask in zip(queries, supports, support_masks, strict=True):
+        for query_features, support_features, mask in batch.tasks():
             query, support = self._query(query_features), self._support(support_features, mask)
             shot = PFENetShot(query.reduced, support.vector, prior(query.high, support.high))
             scores.append(self.way_scores([shot]))
-        return segmentation_loss(torch.stack(scores), query_masks, weights)
+        return segmentation_loss(torch.stack(scores), batch.query_masks, weights)
 
     def way_scores(self, shots: Sequence[PFENetShot]) -> Tensor:
         """Compute the log-probabilities (2, h, w) of background and one way from its shots."""

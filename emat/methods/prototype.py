@@ -8,7 +8,6 @@ the classes of any one fold leads to the same channels, a margin of 0.03 to 0.06
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -25,7 +24,9 @@ from emat.methods.base import (
     LossWeights,
     Method,
     Preparation,
+    TaskEvidence,
     Thresholds,
+    TrainingBatch,
 )
 
 CHANNELS: Mapping[str, slice] = {"efficientnet-lite2": slice(28, 42)}  # other backbones use all channels
@@ -85,31 +86,13 @@ class Prototype(Method):
         """Compare with each support on its own."""
         return [patch_evidence(query, support) for support in supports]
 
-    def decide(
-        self,
-        evidence: Sequence[Sequence[PatchEvidence]],
-        size: tuple[int, int],
-        thresholds: Thresholds = PAPER_THRESHOLDS,
-        learnt_evidence: Any = None,
-    ) -> Decision:
+    def decide(self, evidence: TaskEvidence, thresholds: Thresholds = PAPER_THRESHOLDS) -> Decision:
         """Average the probabilities over each way's shots."""
-        probabilities = torch.stack([_way_probability(shots, size) for shots in evidence])  # (N, H, W)
-        scores = tuple(sum(shot.presence for shot in shots) / len(shots) for shots in evidence)
-        return Decision(
-            scores=scores,
-            present=tuple(score >= thresholds.presence for score in scores),
-            probabilities=probabilities.cpu().numpy(),
-            mask_threshold=thresholds.mask,
-        )
+        probabilities = torch.stack([_way_probability(shots, evidence.size) for shots in evidence.by_way])  # (N, H, W)
+        scores = [sum(shot.presence for shot in shots) / len(shots) for shots in evidence.by_way]
+        return Decision.of(scores, probabilities, thresholds)
 
-    def loss(
-        self,
-        queries: Sequence[Features],
-        supports: Sequence[Features],
-        support_masks: Sequence[Tensor],
-        query_masks: Tensor,
-        weights: LossWeights,
-    ) -> Losses:
+    def loss(self, batch: TrainingBatch, weights: LossWeights) -> Losses:
         """Raise an EmatError, because there is nothing to train."""
         raise EmatError("the prototype method has nothing to train; evaluate it as it is, by --method prototype")
 

@@ -13,7 +13,6 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -32,7 +31,9 @@ from emat.methods.base import (
     LossWeights,
     Method,
     Preparation,
+    TaskEvidence,
     Thresholds,
+    TrainingBatch,
 )
 from emat.tensor_files import misfits, shapes_of
 
@@ -198,29 +199,18 @@ class HyperCorrelationMethod(ResNetMethod):
         logits: Tensor = self.learner(query, support)
         return logits[0].float().log_softmax(dim=0)
 
-    def decide(
-        self,
-        evidence: Sequence[Sequence[Tensor]],
-        size: tuple[int, int],
-        thresholds: Thresholds = PAPER_THRESHOLDS,
-        learnt_evidence: Any = None,
-    ) -> Decision:
+    def decide(self, evidence: TaskEvidence, thresholds: Thresholds = PAPER_THRESHOLDS) -> Decision:
         """Let the shots vote on presence, average their log-probabilities, then merge the ways."""
-        return decide_by_votes([torch.stack(list(shots)) for shots in evidence], size, thresholds.presence)
+        ways = [torch.stack(list(shots)) for shots in evidence.by_way]
+        return decide_by_votes(ways, evidence.size, thresholds.presence)
 
-    def loss(
-        self,
-        queries: Sequence[Features],
-        supports: Sequence[Features],
-        support_masks: Sequence[Tensor],
-        query_masks: Tensor,
-        weights: LossWeights,
-    ) -> Losses:
+    def loss(self, batch: TrainingBatch, weights: LossWeights) -> Losses:
         """Compute the segmentation loss; presence has none of its own."""
-        encoded = [self.encode_support(*pair) for pair in zip(supports, support_masks, strict=True)]
-        pairs = zip(queries, encoded, strict=True)
-        scores = torch.stack([self.pair_scores(self.encode_query(query), support) for query, support in pairs])
-        return segmentation_loss(scores, query_masks, weights)
+        scores = [
+            self.pair_scores(self.encode_query(query), self.encode_support(support, mask))
+            for query, support, mask in batch.tasks()
+        ]
+        return segmentation_loss(torch.stack(scores), batch.query_masks, weights)
 
 
 def correlate(query: Tensor, support: Tensor) -> Tensor:

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -27,7 +26,9 @@ from emat.methods.base import (
     Losses,
     LossWeights,
     Method,
+    TaskEvidence,
     Thresholds,
+    TrainingBatch,
 )
 from emat.methods.learner import LabelledPhoto, content_order, train
 from emat.methods.leave_out import Learnt, learn_from
@@ -130,31 +131,25 @@ class LearningMethod(Method):
         """Classify the pixels of a query."""
         return LearntEvidence(learnt.learner.logits(query.pixels), learnt)
 
-    def decide(
-        self,
-        evidence: Sequence[Sequence[Any]],
-        size: tuple[int, int],
-        thresholds: Thresholds = PAPER_THRESHOLDS,
-        learnt_evidence: LearntEvidence | None = None,
-    ) -> Decision:
+    def decide(self, evidence: TaskEvidence, thresholds: Thresholds = PAPER_THRESHOLDS) -> Decision:
         """Mix the head's and the learner's logits of every way.
 
         A class without a pixel in the answer is not present, whatever its score would be.
         """
-        decision = self.inner.decide(evidence, size, thresholds)
-        if learnt_evidence is None:
+        decision = self.inner.decide(evidence, thresholds)
+        if not isinstance(evidence.learnt, LearntEvidence):
             return decision
-        learnt = learnt_evidence.learnt
+        learnt = evidence.learnt.learnt
         own = self.thresholds  # mixtures and presence rules were chosen with these; the given ones only decide
         probabilities, scores = [], []
         for way, probability in enumerate(decision.probabilities):
             mixture, rule = learnt.mixture(way), learnt.presence_rule(way)
             head = _from_threshold(torch.from_numpy(probability), own.mask)
-            logits = learnt_evidence.logits[way][None, None].float().cpu()
-            learner = F.interpolate(logits, size, mode="bilinear", align_corners=False)[0, 0]
+            logits = evidence.learnt.logits[way][None, None].float().cpu()
+            learner = F.interpolate(logits, evidence.size, mode="bilinear", align_corners=False)[0, 0]
             mixed = mixture.logits(head, learner)  # (H, W)
             found = torch.sigmoid(mixed + logit(own.mask))
-            probabilities.append(found.numpy())
+            probabilities.append(found)
             if rule is None and decision.scores is not None and mixture.head:
                 score = decision.scores[way]
             else:
@@ -162,24 +157,12 @@ class LearningMethod(Method):
             if not bool((found >= thresholds.mask).any()):
                 score = min(score, thresholds.presence * ALMOST)
             scores.append(score)
-        return Decision(
-            scores=tuple(scores),
-            present=tuple(score >= thresholds.presence for score in scores),
-            probabilities=np.stack(probabilities),
-            mask_threshold=thresholds.mask,
-        )
+        return Decision.of(scores, torch.stack(probabilities), thresholds)
 
-    def loss(
-        self,
-        queries: Sequence[Features],
-        supports: Sequence[Features],
-        support_masks: Sequence[Tensor],
-        query_masks: Tensor,
-        weights: LossWeights,
-    ) -> Losses:
+    def loss(self, batch: TrainingBatch, weights: LossWeights) -> Losses:
         """The loss of the head."""
-        own = [[parts_of(one)[0] for one in each] for each in (queries, supports)]
-        return self.inner.loss(own[0], own[1], support_masks, query_masks, weights)
+        queries, supports = ([parts_of(one)[0] for one in each] for each in (batch.queries, batch.supports))
+        return self.inner.loss(replace(batch, queries=queries, supports=supports), weights)
 
     @torch.no_grad()
     def fill_in(self, photos: Sequence[LabelledFeatures]) -> list[Tensor]:
@@ -216,7 +199,7 @@ class LearningMethod(Method):
                     mask = (labelled[order[other]].masks[c] == 1).float()
                     supports[other, c] = self.inner.encode_support(parts[order[other]][0], mask)
             evidence = self.inner.compare(queries[index], [supports[other, c] for other in others])
-            decision = self.inner.decide([evidence], labelled[index].features.grid, self.thresholds)
+            decision = self.inner.decide(TaskEvidence([evidence], labelled[index].features.grid), self.thresholds)
             found = torch.from_numpy(decision.probabilities[0]).to(labelled[index].masks.device)
             return _from_threshold(found, self.thresholds.mask)
 

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from emat.errors import EmatError
-from emat.methods.base import LossWeights, Method
+from emat.methods.base import LossWeights, Method, TrainingBatch
 from emat.tasks.training_tasks import TrainingTasks
 from emat.training.options import TrainingOptions
-from emat.training.task_tensors import Batch, TaskTensors
+from emat.training.task_tensors import TaskTensors
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
@@ -120,7 +120,7 @@ class TaskLoss(nn.Module):
         super().__init__()
         self.method, self.weights = method, weights
 
-    def forward(self, batch: Batch | None) -> tuple[Tensor, Tensor]:
+    def forward(self, batch: TrainingBatch | None) -> tuple[Tensor, Tensor]:
         """Compute the loss of a batch.
 
         Args:
@@ -133,7 +133,7 @@ class TaskLoss(nn.Module):
         nothing = torch.stack([p.sum() for p in self.method.parameters() if p.requires_grad]).sum() * 0.0
         if batch is None:
             return nothing, nothing.detach().expand(3)
-        losses = self.method.loss(batch.queries, batch.supports, batch.support_masks, batch.query_masks, self.weights)
+        losses = self.method.loss(batch, self.weights)
         presence = nothing if losses.presence is None else losses.presence
         total = losses.total + nothing
         return total, torch.stack([total, losses.masks, presence]).detach()

@@ -1,31 +1,19 @@
 """Training tasks as tensors: features come from the cache, and masks are resized once and kept."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from emat.features import FeatureCache
 from emat.formats.drawing import LabelMap
 from emat.images import VOID, Pixels, resize_mask, resize_photo
-from emat.methods.base import Features, Method
+from emat.methods.base import Features, Method, TrainingBatch
 from emat.tasks.training_tasks import SourcePhoto, TrainingList, TrainingTask
 
 MASK_MEMORY = 2 * 2**30  # bytes of resized masks that are kept
 PHOTO_MEMORY = 2 * 2**30  # bytes of resized photos that are kept if the method trains its backbone
-
-
-@dataclass(frozen=True)
-class Batch:
-    """B tasks as the loss of a method takes them."""
-
-    queries: list[Features]
-    supports: list[Features]
-    support_masks: list[Tensor]  # (S, S) each, where S is the side of the prepared photos
-    query_masks: Tensor  # (B, M, M): 1 where the query shows the class
 
 
 class TaskTensors:
@@ -48,12 +36,12 @@ class TaskTensors:
         self._mask = lru_cache(maxsize=MASK_MEMORY // max(self._size, mask_size) ** 2)(self._resized_mask)
         self._photo = lru_cache(maxsize=PHOTO_MEMORY // (3 * self._size**2))(self._resized_photo)
 
-    def batch(self, tasks: Sequence[TrainingTask]) -> Batch:
+    def batch(self, tasks: Sequence[TrainingTask]) -> TrainingBatch:
         """Return the tensors of `tasks`, on the method's device."""
         device = next(self._method.parameters()).device
         supports = [self._object(task.support, task.way, self._size, task.flip_support) for task in tasks]
         queries = [self._object(task.query, task.way, self._mask_size, task.flip_query) for task in tasks]
-        return Batch(
+        return TrainingBatch(
             [self._features(task.query, task.flip_query) for task in tasks],
             [self._features(task.support, task.flip_support) for task in tasks],
             [torch.from_numpy(mask).to(device, torch.float32) for mask in supports],

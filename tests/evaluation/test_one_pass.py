@@ -21,7 +21,7 @@ from emat.evaluation.one_pass import OnePass, TaskIndex, default_limits, plan, s
 from emat.evaluation.refined_tasks import RefinedTasks
 from emat.features import FeatureCache
 from emat.images import to_pixels
-from emat.methods.base import PAPER_THRESHOLDS, Decision, Features, LabelledFeatures, Method, Thresholds
+from emat.methods.base import PAPER_THRESHOLDS, Decision, Features, LabelledFeatures, Method, TaskEvidence, Thresholds
 from emat.tasks.benchmark import Benchmark, open_benchmark
 from emat.tasks.sampling import TaskRequest
 from emat.tasks.task import Configuration, Protocol, Setting, Task
@@ -81,7 +81,7 @@ def alone(method: Method, benchmark: Benchmark, configuration: Configuration) ->
             for way, names in zip(task.ways, task.shots, strict=True)
         ]
         mask = dataset.mask(task.query)
-        decision = method.decide(evidence, (mask.shape[0], mask.shape[1]))
+        decision = method.decide(TaskEvidence(evidence, (mask.shape[0], mask.shape[1])))
         outcomes.append(judge_task(task.ways, decision.present, decision.label_map, mask, decision.scores))
     return outcomes
 
@@ -251,15 +251,9 @@ class LearningColours(ColourMethod):
     def apply_learnt(self, query: Any, learnt: Count) -> Any:
         return learnt.pixels
 
-    def decide(
-        self,
-        evidence: Sequence[Sequence[Tensor]],
-        size: tuple[int, int],
-        thresholds: Thresholds = PAPER_THRESHOLDS,
-        learnt_evidence: Any = None,
-    ) -> Decision:
-        decision = super().decide(evidence, size, thresholds)
-        return replace(decision, scores=tuple(learnt_evidence.tolist()))
+    def decide(self, evidence: TaskEvidence, thresholds: Thresholds = PAPER_THRESHOLDS) -> Decision:
+        decision = super().decide(evidence, thresholds)
+        return replace(decision, scores=tuple(evidence.learnt.tolist()))
 
 
 def test_a_method_that_learns_does_so_once_for_every_set_of_supports(benchmark: Benchmark) -> None:

@@ -51,7 +51,7 @@ PROGRAM = """
 import gc, sys
 import numpy as np, psutil, torch
 from emat.features import FeatureCache
-from emat.methods.base import LossWeights
+from emat.methods.base import LossWeights, TrainingBatch
 from emat.methods.registry import build_method
 from emat.model import Shape
 
@@ -66,10 +66,9 @@ mask[:40, :40] = 1
 def train(tasks):
     for _ in range(tasks):
         query, support = (random.integers(0, 256, (SIZE, SIZE, 3), np.uint8) for _ in range(2))
-        losses = method.loss(
-            [cache.features(query)], [cache.features(support)], [mask], mask[None, ::4, ::4].long(), LossWeights()
-        )
-        losses.total.backward()
+        features = cache.features(query), cache.features(support)
+        batch = TrainingBatch([features[0]], [features[1]], [mask], mask[None, ::4, ::4].long())
+        method.loss(batch, LossWeights()).total.backward()
 
 def resident():
     gc.collect()

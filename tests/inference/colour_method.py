@@ -2,13 +2,23 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from emat.methods.base import PAPER_THRESHOLDS, Decision, Features, Losses, LossWeights, Method, Preparation, Thresholds
+from emat.methods.base import (
+    PAPER_THRESHOLDS,
+    Decision,
+    Features,
+    Losses,
+    LossWeights,
+    Method,
+    Preparation,
+    TaskEvidence,
+    Thresholds,
+    TrainingBatch,
+)
 
 
 @dataclass(frozen=True)
@@ -43,25 +53,10 @@ class ColourMethod(Method):
         distances = [(query - support.value[:, None, None]).abs().amax(dim=0) for support in supports]
         return [(1 - self.sharpness * distance).clamp(0, 1) for distance in distances]
 
-    def decide(
-        self,
-        evidence: Sequence[Sequence[Tensor]],
-        size: tuple[int, int],
-        thresholds: Thresholds = PAPER_THRESHOLDS,
-        learnt_evidence: Any = None,
-    ) -> Decision:
-        ways = torch.stack([torch.stack(list(shots)).mean(dim=0) for shots in evidence])
-        full = F.interpolate(ways[None], size, mode="nearest")[0]
-        scores = tuple(float(way.max()) for way in ways)
-        present = tuple(score >= thresholds.presence for score in scores)
-        return Decision(scores, present, full.numpy(), thresholds.mask)
+    def decide(self, evidence: TaskEvidence, thresholds: Thresholds = PAPER_THRESHOLDS) -> Decision:
+        ways = torch.stack([torch.stack(list(shots)).mean(dim=0) for shots in evidence.by_way])
+        full = F.interpolate(ways[None], evidence.size, mode="nearest")[0]
+        return Decision.of([float(way.max()) for way in ways], full, thresholds)
 
-    def loss(
-        self,
-        queries: Sequence[Features],
-        supports: Sequence[Features],
-        support_masks: Sequence[Tensor],
-        query_masks: Tensor,
-        weights: LossWeights,
-    ) -> Losses:
+    def loss(self, batch: TrainingBatch, weights: LossWeights) -> Losses:
         raise NotImplementedError("colours are known, not learned")

@@ -7,7 +7,7 @@ import torch
 
 from emat import Example, Segmenter
 from emat.errors import EmatError
-from emat.methods.base import Features
+from emat.methods.base import Features, TaskEvidence
 from emat.methods.correlation import CorrelationMethod
 from emat.methods.prior import LARGEST_LOGIT, PRESENCE_RULES, PRESENCE_SHARE, PRIOR_WEIGHT, PriorMethod
 from emat.methods.prototype import Prototype, patch_evidence
@@ -68,7 +68,7 @@ def test_the_answer_is_the_mean_of_both_logits_and_a_share_of_presence(prior: Pr
 
 def test_an_empty_mask_is_found_nowhere(prior: PriorMethod) -> None:
     empty = prior.encode_support(features(prior, 2), torch.zeros(SIZE, SIZE))
-    decision = prior.decide([prior.compare(prior.encode_query(features(prior, 1)), [empty])], (20, 30))
+    decision = prior.decide(TaskEvidence([prior.compare(prior.encode_query(features(prior, 1)), [empty])], (20, 30)))
     assert not decision.label_map.any()
 
 

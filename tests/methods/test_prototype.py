@@ -10,7 +10,7 @@ import torch
 from emat.backbone import Backbone
 from emat.backbone.efficientnet import EfficientNetLite2
 from emat.errors import EmatError
-from emat.methods.base import Features, LossWeights
+from emat.methods.base import Features, LossWeights, TaskEvidence, TrainingBatch
 from emat.methods.prototype import Prototype
 from emat.methods.registry import METHODS, build_method
 
@@ -50,7 +50,7 @@ def test_the_object_is_found_where_it_is(method: Prototype, of_colours: Callable
     evidence = method.compare(
         method.encode_query(of_colours(query)), [method.encode_support(of_colours(support), mask)]
     )
-    decision = method.decide([evidence], GRID)
+    decision = method.decide(TaskEvidence([evidence], GRID))
     assert np.array_equal(decision.label_map, query[..., 0])
     assert decision.present == (True,)
 
@@ -58,7 +58,7 @@ def test_the_object_is_found_where_it_is(method: Prototype, of_colours: Callable
 def test_a_stranger_is_not_present(method: Prototype, of_colours: Callable[[np.ndarray], Features]) -> None:
     support, query = picture(RED, slice(0, 2), slice(0, 2)), picture(BLUE, slice(2, 4), slice(3, 5))
     encoded = method.encode_support(of_colours(support), torch.tensor(support[..., 0]))
-    decision = method.decide([method.compare(method.encode_query(of_colours(query)), [encoded])], GRID)
+    decision = method.decide(TaskEvidence([method.compare(method.encode_query(of_colours(query)), [encoded])], GRID))
     assert decision.present == (False,)
     assert not decision.label_map.any()
 
@@ -73,7 +73,7 @@ def test_a_pixel_goes_to_the_nearer_of_two_ways(
         support = picture(colour, slice(1, 3), slice(1, 3))
         encoded = method.encode_support(of_colours(support), torch.tensor(support[..., channel]))
         ways.append(method.compare(method.encode_query(of_colours(query)), [encoded]))
-    label_map = method.decide(ways, GRID).label_map
+    label_map = method.decide(TaskEvidence(ways, GRID)).label_map
     assert np.array_equal(label_map, query[..., 0] + 2 * query[..., 2])
 
 
@@ -83,7 +83,7 @@ def test_an_empty_or_a_full_mask_gives_a_defined_answer(
 ) -> None:
     features = of_colours(picture(RED, slice(0, 2), slice(0, 2)))
     encoded = method.encode_support(features, torch.full((30, 20), fill))
-    decision = method.decide([method.compare(method.encode_query(features), [encoded])], (8, 8))
+    decision = method.decide(TaskEvidence([method.compare(method.encode_query(features), [encoded])], (8, 8)))
     assert np.isfinite(decision.probabilities).all()
     assert decision.present == (bool(fill),)
 
@@ -105,7 +105,7 @@ def test_real_photos_go_through_the_default_backbone(method: Prototype) -> None:
     (features,) = method.features(torch.rand(1, 3, 64, 64))
     assert features.tensors[0].shape[0] == 14  # blocks 18 to 20
     support = method.encode_support(features, torch.ones(50, 40))
-    decision = method.decide([method.compare(method.encode_query(features), [support])], (50, 40))
+    decision = method.decide(TaskEvidence([method.compare(method.encode_query(features), [support])], (50, 40)))
     assert decision.label_map.shape == (50, 40)
 
 
@@ -113,7 +113,7 @@ def test_there_is_nothing_to_train(method: Prototype) -> None:
     assert not METHODS["prototype"].needs_training
     assert not method.trained_weights()
     with pytest.raises(EmatError, match="nothing to train"):
-        method.loss([], [], [], torch.zeros(0, 1, 1), LossWeights())
+        method.loss(TrainingBatch([], [], [], torch.zeros(0, 1, 1)), LossWeights())
 
 
 def test_another_backbone_gives_all_its_channels() -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 from emat.backbone.registry import find_backbone
 from emat.errors import EmatError
 from emat.features import FeatureCache
-from emat.methods.base import PAPER_THRESHOLDS, Decision, Features, LossWeights, Thresholds
+from emat.methods.base import PAPER_THRESHOLDS, Decision, Features, LossWeights, TaskEvidence, Thresholds
 from emat.methods.correlation import CorrelationMethod
 from emat.methods.hsnet import HSNet
 from emat.methods.registry import METHODS, build_method
@@ -45,7 +45,7 @@ def decide(
     evidence: list[list[Any]] = [
         method.compare(encoded, [method.encode_support(*shot) for shot in shots]) for shots in ways
     ]
-    return method.decide(evidence, (20, 30), thresholds)
+    return method.decide(TaskEvidence(evidence, (20, 30)), thresholds)
 
 
 @every_method
@@ -194,7 +194,7 @@ def test_emat_runs_on_a_resnet_too() -> None:
     method = CorrelationMethod(backbone, build("emat", backbone.channels), image_size=96)
     query, support = method.features(torch.randn(2, 3, 96, 96))
     evidence = method.compare(method.encode_query(query), [method.encode_support(support, torch.ones(96, 96))])
-    assert method.decide([evidence], (30, 40)).label_map.shape == (30, 40)
+    assert method.decide(TaskEvidence([evidence], (30, 40))).label_map.shape == (30, 40)
 
 
 def test_every_method_has_one_row_in_the_table() -> None:

@@ -9,7 +9,7 @@ from torch import Tensor
 from emat.backbone.registry import find_backbone
 from emat.backbone.resnet import ResNet
 from emat.methods.asnet import SMALLEST_IMAGE, ASNet
-from emat.methods.base import Features, LossWeights
+from emat.methods.base import Features, LossWeights, TrainingBatch
 from emat.methods.hsnet import HSNet
 from emat.methods.panet import PANet
 from emat.methods.pfenet import PFENet
@@ -38,7 +38,7 @@ class Tasks:
         """The training loss of the tasks numbered `which`."""
         queries, supports = ([part[index] for index in which] for part in (self.queries, self.supports))
         masks = [self.support_masks[index] for index in which]
-        return method.loss(queries, supports, masks, self.query_masks[list(which)], LossWeights()).total
+        return method.loss(TrainingBatch(queries, supports, masks, self.query_masks[list(which)]), LossWeights()).total
 
 
 def tasks_for(method: ResNetMethod) -> Tasks:

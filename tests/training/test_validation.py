@@ -5,7 +5,7 @@ import torch
 
 from emat.evaluation.metrics import compute, count_outcome, judge_task, no_counts
 from emat.features import FeatureCache
-from emat.methods.base import Method
+from emat.methods.base import Method, TaskEvidence
 from emat.methods.registry import build_method
 from emat.training.data import ValidationTasks, open_run_data
 from emat.training.options import TrainingOptions
@@ -35,7 +35,7 @@ def test_validation_counts_what_each_task_by_itself_gives(method: Method, valida
         shown = torch.from_numpy((dataset.mask(shot) == way).astype("float32"))
         support = method.encode_support(cache.features(dataset.image(shot)), shown)
         evidence = method.compare(method.encode_query(cache.features(dataset.image(task.query))), [support])
-        decision = method.decide([evidence], (mask.shape[0], mask.shape[1]))
+        decision = method.decide(TaskEvidence([evidence], (mask.shape[0], mask.shape[1])))
         counts = counts + count_outcome(judge_task(task.ways, decision.present, decision.label_map, mask), class_ids)
     torch.testing.assert_close(as_row(validate(method, cache, validation)), as_row(counts))
 
