@@ -7,6 +7,7 @@ half a file. `whole_file` does this for the whole package.
 import hashlib
 import json
 import os
+import stat
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -82,6 +83,39 @@ def read_text(path: Path) -> str:
         raise EmatError(f"{path} cannot be read: {error.strerror or error}") from None
     except UnicodeDecodeError:
         raise EmatError(f"{path} cannot be read as text; save it as UTF-8") from None
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file.
+
+    Raises:
+        EmatError: The file cannot be read, is a pipe or a device, or is not JSON.
+    """
+    refuse_pipe(path)
+    try:
+        return json.loads(path.read_bytes())
+    except OSError as error:
+        raise EmatError(f"{path} cannot be read: {error.strerror or error}") from None
+    except (ValueError, RecursionError) as error:
+        raise EmatError(f"{path} is not JSON ({error}); fetch or save it again") from None
+
+
+def refuse_pipe(path: Path) -> None:
+    """Raise an EmatError if `path` is a pipe or a device, which might never end."""
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError):
+        return  # whoever opens it says what is wrong
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        raise EmatError(f"{path} is not a file but a pipe or a device; save it to a file first")
+
+
+def is_file(path: Path) -> bool:
+    """Whether there is a file of that name; also for names that the file system does not allow."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # too long, or with a zero byte
+        return False
 
 
 def read_names(path: Path) -> tuple[str, ...]:

@@ -45,6 +45,18 @@ def is_first_process() -> bool:
 
 
 @cache
+def _said(kind: str) -> list[str]:
+    return []
+
+
+def tell_first(kind: str, message: str) -> None:
+    """Log a warning of "emat" the first time that something of this kind happens, and only in the first process."""
+    if is_first_process() and not _said(kind):
+        _said(kind).append(message)
+        logging.getLogger("emat").warning(message)
+
+
+@cache
 def tell_once(message: str) -> None:
     """Log a warning of "emat", only once for the same message and only in the first process."""
     if is_first_process():

@@ -20,7 +20,7 @@ from PIL import Image
 from emat.datasets.dataset import Dataset, Missing
 from emat.datasets.file_tree import FileTree, TreeDataset
 from emat.errors import EmatError
-from emat.files import emat_home, file_sha256, whole_file
+from emat.files import emat_home, file_sha256, is_file, whole_file
 from emat.formats.coco import COCO_CLASSES, CocoInstances, read_coco
 from emat.formats.drawing import LabelMap
 from emat.images import MASK_SUFFIXES, PHOTO_SUFFIXES, Pixels, photo_size, read_mask, read_photo
@@ -114,7 +114,7 @@ class CocoDataset(Dataset):
         if split.photos is None:
             raise EmatError(f"{self.root} has no photos for {split.file.name}; add {split.prefix}")
         photo = split.photos / name.removeprefix(split.prefix)
-        if not photo.is_file():
+        if not is_file(photo):
             raise EmatError(f"{photo} does not exist; add the photo, or remove it from {split.file.name}")
         return photo
 
@@ -139,7 +139,7 @@ class CocoDataset(Dataset):
         """Give the photos that are in the annotations but not in the folder."""
         for split in self.splits if self.has_photos else ():
             for photo in sorted(split.instances.drawings):
-                if split.photos is None or not (split.photos / photo).is_file():
+                if split.photos is None or not is_file(split.photos / photo):
                     yield Missing("photo", split.prefix + photo)
 
     def _split_of(self, name: str) -> CocoSplit:

@@ -1,5 +1,6 @@
 """Folders of photos whose masks are outlines: LabelMe's JSON files and YOLO's text files."""
 
+import os
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -7,19 +8,27 @@ from pathlib import Path
 from emat.datasets.dataset import Dataset
 from emat.datasets.file_tree import FileTree, TreeDataset
 from emat.errors import EmatError
-from emat.files import walk
+from emat.files import is_file, walk
 from emat.formats.class_names import number_classes, read_class_names
 from emat.formats.drawing import Drawing, LabelMap
 from emat.formats.labelme import read_labelme
 from emat.formats.yolo import read_yolo, read_yolo_names
 from emat.images import PHOTO_SUFFIXES, Pixels, photo_size, read_photo
 
+ALLOWED = "EMAT_PHOTOS"  # folders outside of a LabelMe data set whose photos may be read
 YOLO_CLASS_FILES = ("data.yaml", "dataset.yaml", "data.yml", "classes.txt")
 
 
 def json_files(root: Path) -> list[Path]:
     """Return the JSON files of a folder and the folders below it, sorted by their paths."""
     return sorted(folder / name for folder, names in walk(root) for name in names if name.endswith(".json"))
+
+
+def _is_inside(photo: Path, root: Path) -> bool:
+    """Whether a photo is in the data set, or in a folder that the user allowed. Links inside of it are the user's."""
+    path = os.path.abspath(photo)
+    allowed = [folder for folder in os.environ.get(ALLOWED, "").split(os.pathsep) if folder]
+    return any(Path(os.path.abspath(folder)) in Path(path).parents for folder in (str(root), *allowed))
 
 
 class LabelMeDataset(Dataset):
@@ -63,7 +72,12 @@ class LabelMeDataset(Dataset):
         """Return the path of the photo, which is `imagePath` in the JSON file."""
         drawing, file = self._drawing(name), self._files[name]
         photo = file.parent / drawing.photo
-        if not photo.is_file():
+        if not _is_inside(photo, self.root):
+            raise EmatError(
+                f"imagePath of {file} leads out of {self.root} to {drawing.photo}; put the photo beside it, or allow "
+                f"its folder with {ALLOWED}={Path(os.path.abspath(photo)).parent}"
+            )
+        if not is_file(photo):
             raise EmatError(f"{photo} does not exist; add the photo, or correct imagePath in {file}")
         return photo
 

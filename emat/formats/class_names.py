@@ -79,17 +79,18 @@ def class_names_in(text: str, path: str) -> tuple[str, ...]:
     names = [line for line in lines if line.lower() not in IGNORED_NAMES]
     if names and names[0].lower() in BACKGROUND_NAMES:
         names = names[1:]
-    return number_classes(_without_repeats(names, path))
+    return number_classes(without_repeats(names, path))
 
 
 def _in_order(numbered: Sequence[tuple[int, str]], path: str) -> list[str]:
     names = {index: name for index, name in numbered if index not in (0, VOID)}
     if sorted(names) != list(range(1, len(names) + 1)):
         raise EmatError(f"{path} numbers its classes {sorted(names)}; they must be 1, 2, 3 and so on without gaps")
-    return _without_repeats([names[index] for index in sorted(names)], path)
+    return without_repeats([names[index] for index in sorted(names)], path)
 
 
-def _without_repeats(names: list[str], path: str) -> list[str]:
+def without_repeats(names: list[str], path: str) -> list[str]:
+    """Return `names`; EmatError if there is none, or one occurs twice."""
     if not names:
         raise EmatError(f"{path} has no class name; write one on each line, the first for index 1")
     if len(set(names)) != len(names):

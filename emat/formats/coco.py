@@ -10,13 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emat.errors import EmatError
-from emat.files import inner_name, whole_file
+from emat.files import inner_name, read_json, whole_file
 from emat.formats.class_names import VOID_NAME, number_classes
 from emat.formats.drawing import Drawing, DrawnObject, LabelMap
 from emat.formats.regions import Region, outline
 from emat.formats.run_lengths import Counts, counts_of_mask, counts_of_region, pack
 from emat.formats.writing import Writer
 from emat.images import VOID, Pixels
+from emat.progress import tell_once
 
 COCO_CLASSES = (
     "person", "bicycle", "car", "motorcycle", "airplane", "bus", "train", "truck", "boat", "traffic light",
@@ -45,22 +46,25 @@ def read_coco(path: Path) -> CocoInstances:
     Raises:
         EmatError: The file cannot be read, or is not COCO instance JSON.
     """
-    content = _parse(path)
+    content = read_json(path)
     try:
-        categories = {int(c["id"]): str(c["name"]) for c in content["categories"]}
-        photos = {int(p["id"]): p for p in content["images"]}
-        objects = _objects_by_photo(content["annotations"], categories, photos)
+        categories = {number: str(c["name"]) for number, c in _by_id(content["categories"], "name", "category").items()}
+        photos = _by_id(content["images"], "file_name", "image")
+        _refuse_same_file(photos)
+        objects, boxes = _objects_by_photo(content["annotations"], categories, photos)
         drawings = [
             Drawing(inner_name(str(p["file_name"])), int(p["height"]), int(p["width"]), tuple(objects[number]))
             for number, p in photos.items()
         ]
     except EmatError as error:
         raise EmatError(f"{path}: {error}") from None
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise EmatError(
             f"{path} is not COCO instance JSON: {type(error).__name__} {error}; "
             "it needs images, annotations and categories"
         ) from None
+    if boxes:
+        tell_once(f"{path}: {boxes} objects have a box and no outline, and are left out")
     # Two categories of the same name are one class.
     names = dict.fromkeys(categories[number] for number in sorted(categories))
     return CocoInstances(number_classes(list(names)), {drawing.photo: drawing for drawing in drawings})
@@ -135,19 +139,32 @@ class CocoWriter(Writer):
             yield {"id": number, "image_id": photo, **drawn}
 
 
-def _parse(path: Path) -> Any:
-    try:
-        return json.loads(path.read_bytes())
-    except OSError as error:
-        raise EmatError(f"{path} cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
-        raise EmatError(f"{path} is not JSON ({error}); fetch or export it again") from None
+def _by_id(items: Iterable[dict[str, Any]], called: str, what: str) -> dict[int, dict[str, Any]]:
+    """Return the items by their ids; EmatError names both of two that share one."""
+    found: dict[int, dict[str, Any]] = {}
+    for item in items:
+        other = found.setdefault(int(item["id"]), item)
+        if other is not item:
+            raise EmatError(
+                f"{what} id {item['id']} is there twice, for {other[called]!r} and {item[called]!r}; number them anew"
+            )
+    return found
+
+
+def _refuse_same_file(photos: Mapping[int, dict[str, Any]]) -> None:
+    numbers: dict[str, int] = {}
+    for number, photo in photos.items():
+        other = numbers.setdefault(str(photo["file_name"]), number)
+        if other != number:
+            raise EmatError(f"images {other} and {number} are the same file {photo['file_name']!r}; make them one")
 
 
 def _objects_by_photo(
     annotations: Iterable[dict[str, Any]], categories: Mapping[int, str], photos: Mapping[int, Any]
-) -> dict[int, list[DrawnObject]]:
+) -> tuple[dict[int, list[DrawnObject]], int]:
+    """Return the objects of every photo, and how many have a box alone."""
     objects: dict[int, list[DrawnObject]] = {number: [] for number in photos}
+    boxes = 0
     for annotation in annotations:
         photo, category = int(annotation["image_id"]), int(annotation["category_id"])
         if photo not in photos:
@@ -155,9 +172,11 @@ def _objects_by_photo(
         if category not in categories:
             raise EmatError(f"annotation {annotation.get('id')} has category {category}, which is not in the file")
         region = annotation.get("segmentation")
-        if region:
-            objects[photo].append(DrawnObject(categories[category], region, bool(annotation.get("iscrowd"))))
-    return objects
+        if not region:
+            boxes += 1
+            continue
+        objects[photo].append(DrawnObject(categories[category], region, bool(annotation.get("iscrowd"))))
+    return objects, boxes
 
 
 def _crowd(index: int, counts: Counts, box: tuple[int, int, int, int], size: tuple[int, int]) -> dict[str, Any]:

@@ -18,12 +18,15 @@ from emat.errors import EmatError
 from emat.formats.class_names import label_type
 from emat.formats.run_lengths import mask_of_counts, unpack
 from emat.images import MAX_PIXELS, VOID
+from emat.progress import tell_first
 
 LabelMap: TypeAlias = NDArray[Any]  # (H, W) uint8, or uint16 if there are more than 254 classes
 Polygon: TypeAlias = Sequence[float]  # x0, y0, x1, y1, ... in pixels, from the photo's top left corner
 RunLengths: TypeAlias = dict[str, Any]  # COCO's {"size": [height, width], "counts": list, str or bytes}
 
 FEWEST_NUMBERS = 6  # three corners; fewer have no area
+FURTHEST = 4  # photo sizes that a corner may lie outside; the part outside is cut off
+LONGEST = 2_000_000  # pixels along an outline
 
 
 @dataclass(frozen=True)
@@ -99,7 +102,7 @@ class Drawing:
             if isinstance(drawn.region, dict):
                 return self._from_runs(drawn.region)
             return self._from_polygons(drawn.region)
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, ArithmeticError) as error:
             raise EmatError(
                 f"the annotation of {self.photo} has a {drawn.class_name} that cannot be drawn: {error}"
             ) from None
@@ -113,12 +116,43 @@ class Drawing:
         return mask_of_counts(counts, (self.height, self.width))
 
     def _from_polygons(self, region: Sequence[Polygon]) -> NDArray[np.bool_]:
-        polygons = [list(polygon) for polygon in region if len(polygon) >= FEWEST_NUMBERS]
+        polygons = [checked(polygon, (self.height, self.width)) for polygon in region]
+        if any(len(polygon) < FEWEST_NUMBERS for polygon in polygons):
+            tell_first(
+                "outline without area", f"{self.photo} has an outline of fewer than 3 corners, which has no area"
+            )
+        polygons = [polygon for polygon in polygons if len(polygon) >= FEWEST_NUMBERS]
         if not polygons:
             return np.zeros((self.height, self.width), bool)
         coco = coco_masks()
         mask = coco.decode(coco.merge(coco.frPyObjects(polygons, self.height, self.width)))
         return np.asarray(mask, bool)
+
+
+def checked(polygon: Polygon, size: tuple[int, int]) -> list[float]:
+    """Return the coordinates of an outline on a photo of `size` (H, W) as numbers that can be filled.
+
+    pycocotools follows an outline in steps of a fifth of a pixel, also far outside of the photo: without these limits
+    a single wrong number takes all memory or never ends.
+
+    Raises:
+        ValueError: There is half a corner, something that is not a number, a corner far from the photo, or an outline
+            that is longer than any object's.
+    """
+    numbers = np.array([float(number) for number in polygon], np.float64)
+    if len(numbers) % 2:
+        raise ValueError(f"its outline has {len(numbers)} numbers, which are not pairs of x and y")
+    corners = numbers.reshape(-1, 2)  # (corners, 2) of x, y
+    if not np.isfinite(corners).all():
+        raise ValueError("its outline has a coordinate that is not a number")
+    height, width = size
+    far = (corners < -FURTHEST * np.array([width, height])) | (corners > (1 + FURTHEST) * np.array([width, height]))
+    if far.any():
+        raise ValueError(f"its outline has the coordinate {corners[far][0]:.6g}, far outside of {width} x {height}")
+    length = np.abs(corners - np.roll(corners, 1, axis=0)).max(axis=1).sum() if len(corners) else 0.0
+    if length > max(LONGEST, 50 * (height + width)):
+        raise ValueError(f"its outline is {length:.6g} pixels long, more than any object's")
+    return [float(number) for number in numbers]
 
 
 def coco_masks() -> ModuleType:

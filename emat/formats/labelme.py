@@ -1,7 +1,6 @@
 """LabelMe: a JSON file for each photo, with objects as polygons, rectangles, circles or small masks."""
 
 import base64
-import binascii
 import io
 import json
 import math
@@ -13,13 +12,14 @@ import numpy as np
 from PIL import Image
 
 from emat.errors import EmatError
-from emat.files import without_suffix, write_text
+from emat.files import read_json, without_suffix, write_text
 from emat.formats.class_names import IGNORED_NAMES, VOID_NAME
 from emat.formats.drawing import Drawing, DrawnObject, LabelMap, Polygon, RunLengths
 from emat.formats.regions import Region, outline, trace_regions
 from emat.formats.run_lengths import counts_of_mask, mask_of_region
 from emat.formats.writing import Writer
 from emat.images import VOID, Pixels, read_object_mask
+from emat.progress import tell_first
 
 VERSION = "5.5.0"  # the first version of LabelMe whose files have all the fields that are written here
 IGNORE, BACKGROUND = "__ignore__", "_background_"
@@ -28,7 +28,7 @@ WITHOUT_AREA = ("point", "points", "line", "linestrip")
 
 
 def read_labelme(path: Path) -> Drawing:
-    """Read a LabelMe file. Points and lines are left out because they have no area; `__ignore__` is void.
+    """Read a LabelMe file. Points and lines have no area and are left out, which is said; `__ignore__` is void.
 
     Returns:
         The drawing. `Drawing.photo` is the path of the photo relative to the folder of the JSON file.
@@ -36,27 +36,29 @@ def read_labelme(path: Path) -> Drawing:
     Raises:
         EmatError: The file cannot be read, or is not a LabelMe file.
     """
-    try:
-        content = json.loads(path.read_bytes())
-    except OSError as error:
-        raise EmatError(f"{path} cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
-        raise EmatError(f"{path} is not JSON ({error}); save it again") from None
+    content = read_json(path)
     try:
         height, width = int(content["imageHeight"]), int(content["imageWidth"])
+        shapes = list(content["shapes"])
+        with_area = [shape for shape in shapes if shape.get("shape_type", "polygon") not in WITHOUT_AREA]
         objects = [
             DrawnObject(
                 str(shape["label"]), _region(shape, height, width), str(shape["label"]).lower() in IGNORED_NAMES
             )
-            for shape in content["shapes"]
-            if shape.get("shape_type", "polygon") not in WITHOUT_AREA
+            for shape in with_area
         ]
-        return Drawing(str(content["imagePath"]).replace("\\", "/"), height, width, tuple(objects))
-    except (KeyError, TypeError, ValueError, binascii.Error) as error:
+        drawing = Drawing(str(content["imagePath"]).replace("\\", "/"), height, width, tuple(objects))
+    except EmatError as error:
+        raise EmatError(f"{path}: {error}") from None
+    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise EmatError(
             f"{path} is not a LabelMe file: {type(error).__name__} {error}; "
             "it needs imagePath, imageHeight, imageWidth and shapes"
         ) from None
+    if left_out := len(shapes) - len(with_area):
+        what = "a point or line" if left_out == 1 else f"{left_out} points or lines"
+        tell_first("labelme without area", f"{path} has {what}: they enclose no area and are left out, in all files")
+    return drawing
 
 
 def is_labelme(path: Path) -> bool:

@@ -1,23 +1,21 @@
 """YOLO segmentation: a text file for each photo, with the class number and the outline of one object on each line."""
 
 import json
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 
 from emat.errors import EmatError
-from emat.files import without_suffix, write_text
-from emat.formats.class_names import VOID_NAME, number_classes, read_class_names
+from emat.files import read_text, without_suffix, write_text
+from emat.formats.class_names import VOID_NAME, number_classes, read_class_names, without_repeats
 from emat.formats.drawing import Drawing, DrawnObject, LabelMap
 from emat.formats.regions import outline
 from emat.formats.writing import WriteOptions, Writer
 from emat.images import Pixels
 
-# Group 1 is quoted text, in which # does not start a comment.
-COMMENT = re.compile(r"""("(?:\\.|[^"\\])*"|'(?:''|[^'])*')|(?:^|\s)#.*""")
 NUMBERS_OF_A_BOX = 4
 FEWEST_NUMBERS = 6
 
@@ -111,47 +109,51 @@ def read_yolo_names(path: Path) -> tuple[str, ...]:
     """Read the class names of a `data.yaml`, whose `names` is a list or mapping, or of a `classes.txt`.
 
     Raises:
-        EmatError: The file cannot be read, or has no class names.
+        EmatError: The file cannot be read, has no class names, or does not name every class number once.
     """
     if path.suffix not in (".yaml", ".yml"):
         return read_class_names(path)
+    text = read_text(path)
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise EmatError(f"{path} cannot be read as text ({error})") from None
-    names = _names_in_yaml([COMMENT.sub(lambda found: found[1] or "", line).rstrip() for line in lines])
+        # Nodes instead of values: a name such as `no` or `1e3` is a name, and a number that occurs twice is seen.
+        names = _names_in(yaml.compose(text, Loader=yaml.SafeLoader))
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        reason = " ".join(str(error).split())[:120]
+        raise EmatError(f"{path} is not YAML ({reason}); correct it or export it again") from None
+    except EmatError as error:
+        raise EmatError(f"{path}: {error}") from None
     if not names:
         raise EmatError(f"{path} has no class list; it needs names: [cat, dog], or one name on each line below names:")
-    return number_classes(names)
+    return number_classes(without_repeats(names, str(path)))
 
 
-def _names_in_yaml(lines: Sequence[str]) -> list[str]:
-    """Return the values of `names:` in the three forms that YOLO tools write; nothing else of YAML is read."""
-    start = next((i for i, line in enumerate(lines) if line.startswith("names:")), None)
-    if start is None:
+def _names_in(document: Any) -> list[str]:
+    """Return the values of `names`: a sequence, or a mapping from the class number to the name."""
+    if not isinstance(document, yaml.MappingNode):
         return []
-    inline = lines[start].removeprefix("names:").strip()
-    if inline:
-        joined = " ".join([inline, *lines[start + 1 :]]) if "]" not in inline and "}" not in inline else inline
-        items = joined.strip("[{").split("]")[0].split("}")[0].split(",")
-    else:
-        items = []
-        for line in lines[start + 1 :]:
-            if line and not line.startswith((" ", "-", "\t")):
-                break
-            items.append(line.strip().removeprefix("-"))
-    return [_value(item) for item in items if item.strip()]
+    found = [value for key, value in document.value if key.value == "names"]
+    if len(found) > 1:
+        raise EmatError("names is there twice; remove one of them")
+    if not found:
+        return []
+    if isinstance(found[0], yaml.SequenceNode):
+        return [_text(item) for item in found[0].value]
+    if not isinstance(found[0], yaml.MappingNode):
+        raise EmatError("names must be a list of names or a mapping from numbers to names")
+    numbered: dict[int, str] = {}
+    for key, value in found[0].value:
+        number = _text(key)
+        if not number.isdecimal():
+            raise EmatError(f"names has the key {number!r}, which is not a class number")
+        if int(number) in numbered:
+            raise EmatError(f"names has class {number} twice: {numbered[int(number)]!r} and {_text(value)!r}")
+        numbered[int(number)] = _text(value)
+    if sorted(numbered) != list(range(len(numbered))):
+        raise EmatError(f"names has the class numbers {sorted(numbered)[:9]}; they must be 0, 1, 2 without gaps")
+    return [numbered[number] for number in range(len(numbered))]
 
 
-def _value(item: str) -> str:
-    """Return the name in `cat`, `'cat'`, `"cat"` or `0: cat`."""
-    number, colon, name = item.partition(":")
-    text = (name if colon and number.strip().isdecimal() else item).strip()
-    if len(text) > 1 and text[0] == text[-1] == '"':
-        try:
-            return str(json.loads(text))
-        except ValueError:
-            return text[1:-1]
-    if len(text) > 1 and text[0] == text[-1] == "'":
-        return text[1:-1].replace("''", "'")
-    return text
+def _text(node: Any) -> str:
+    if not isinstance(node, yaml.ScalarNode):
+        raise EmatError("names must hold plain text")
+    return str(node.value).strip()

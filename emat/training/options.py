@@ -266,7 +266,7 @@ def _two_numbers(name: str, text: str | None, between: str) -> tuple[int, int] |
 
 def _yaml() -> Any:
     try:
-        import yaml  # type: ignore[import-untyped]
+        import yaml
     except ImportError:
         raise EmatError('configuration files need PyYAML; install it with: pip install "emat[train]"') from None
     return yaml

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml  # type: ignore[import-untyped]
+import yaml
 from typer.testing import CliRunner
 
 from emat.cli import build_app, main

@@ -67,3 +67,28 @@ def test_yolo_needs_its_class_names(build: Build) -> None:
     (root / "data.yaml").unlink()
     with pytest.raises(EmatError, match="no class list"):
         YoloDataset(root)
+
+
+def test_a_photo_outside_of_the_folder_is_read_only_if_it_is_allowed(
+    build: Build, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    root = build("labelme")
+    outside = tmp_path / "elsewhere" / "secret.jpg"
+    outside.parent.mkdir()
+    (root / "a.jpg").rename(outside)
+    content = json.loads((root / "a.json").read_text())
+    for path in (str(outside), f"../{outside.relative_to(root.parent).as_posix()}"):
+        (root / "a.json").write_text(json.dumps({**content, "imagePath": path}))
+        with pytest.raises(EmatError, match=r"leads out of .*EMAT_PHOTOS=.*elsewhere"):
+            LabelMeDataset(root).image("a")
+    monkeypatch.setenv("EMAT_PHOTOS", f"/nowhere:{outside.parent}")
+    assert LabelMeDataset(root).image("a").shape[2] == 3
+
+
+def test_a_name_that_no_file_can_have_is_a_missing_photo(build: Build) -> None:
+    root = build("labelme")
+    content = json.loads((root / "a.json").read_text())
+    for name in ("x" * 300 + ".jpg", "a\0.jpg"):
+        (root / "a.json").write_text(json.dumps({**content, "imagePath": name}))
+        with pytest.raises(EmatError, match="does not exist"):
+            LabelMeDataset(root).image("a")

@@ -32,15 +32,22 @@ def content() -> dict[str, Any]:
     }
 
 
+def photo(number: int, name: str) -> dict[str, Any]:
+    return {"id": number, "file_name": name, "height": 4, "width": 4}
+
+
 def write(path: Path, value: object) -> Path:
     path.write_text(json.dumps(value))
     return path
 
 
-def test_classes_follow_category_ids_and_boxes_alone_are_left_out(tmp_path: Path) -> None:
+def test_classes_follow_category_ids_and_boxes_alone_are_left_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     instances = read_coco(write(tmp_path / "c.json", content()))
     assert instances.classes == ("cat", "dog")
     assert [drawn.class_name for drawn in instances.drawings["a.jpg"].objects] == ["dog"]
+    assert "c.json: 1 objects have a box and no outline, and are left out" in caplog.text
 
 
 def test_two_categories_of_one_name_are_one_class(tmp_path: Path) -> None:
@@ -59,6 +66,12 @@ def test_two_categories_of_one_name_are_one_class(tmp_path: Path) -> None:
         ({"images": [{"id": 5, "file_name": "../../x.jpg", "height": 4, "width": 4}]}, "leads out of the photo folder"),
         ({"images": [{"id": 5, "file_name": "/etc/x.jpg", "height": 4, "width": 4}]}, "leads out of the photo folder"),
         ({"images": [{"id": 5, "file_name": "a.jpg", "height": 9**9, "width": 9**9}]}, "correct it"),
+        ({"images": [{"id": 5, "file_name": "a.jpg", "height": float("inf"), "width": 4}]}, "not COCO instance JSON"),
+        ({"images": [{"id": 10**400, "file_name": "a.jpg", "height": 10**400, "width": 4}]}, "c.json"),
+        ({"images": [[1, 2]]}, "not COCO instance JSON"),
+        ({"images": [photo(5, "a.jpg"), photo(5, "b.jpg")]}, "image id 5 is there twice, for 'a.jpg' and 'b.jpg'"),
+        ({"images": [photo(5, "a.jpg"), photo(6, "a.jpg")]}, "images 5 and 6 are the same file 'a.jpg'"),
+        ({"categories": [{"id": 9, "name": "dog"}, {"id": 9, "name": "cat"}]}, "category id 9 .* 'dog' and 'cat'"),
     ],
 )
 def test_a_file_that_cannot_be_is_named_with_the_reason(tmp_path: Path, change: dict[str, Any], complaint: str) -> None:
@@ -145,3 +158,11 @@ def test_more_classes_than_a_byte_holds_keep_their_names(tmp_path: Path) -> None
     instances = read_coco(tmp_path / "annotations.json")
     assert instances.classes == classes
     assert np.array_equal(instances.drawings["a.jpg"].label_map(classes), label_map)
+
+
+def test_an_outline_with_half_a_corner_is_refused_and_not_cut(tmp_path: Path) -> None:
+    value = content()
+    value["annotations"][0]["segmentation"] = [[*SQUARE, 1]]
+    instances = read_coco(write(tmp_path / "c.json", value))
+    with pytest.raises(EmatError, match=r"a\.jpg has a dog that cannot be drawn: its outline has 9 numbers"):
+        instances.drawings["a.jpg"].label_map(instances.classes)

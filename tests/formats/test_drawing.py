@@ -96,3 +96,26 @@ def test_many_classes_make_a_wider_label_map() -> None:
     painted = Drawing("a.jpg", 4, 4, (DrawnObject("299", [outline((0, 0, 4, 4))]),)).label_map(classes)
     assert painted.dtype == np.uint16
     assert (painted == 300).all()
+
+
+@pytest.mark.parametrize("number", [1e7, 1e9, 1e300, float("nan"), float("inf"), -1e9])
+def test_a_corner_far_away_is_refused_before_it_is_drawn(number: float) -> None:
+    drawing = Drawing("a.jpg", HEIGHT, WIDTH, ())
+    with pytest.raises(EmatError, match=r"cat that cannot be drawn: .*(far outside|not a number)"):
+        drawing.filled(DrawnObject("cat", [[0, 0, number, 0, 5, 5]]))
+
+
+def test_a_corner_just_outside_is_cut_off() -> None:
+    drawing = Drawing("a.jpg", HEIGHT, WIDTH, ())
+    assert drawing.filled(DrawnObject("cat", [outline((-20, -20, 40, 30))])).all()
+
+
+def test_an_outline_of_half_a_corner_or_of_no_end_is_refused() -> None:
+    drawing = Drawing("a.jpg", HEIGHT, WIDTH, ())
+    with pytest.raises(EmatError, match="7 numbers, which are not pairs"):
+        drawing.filled(DrawnObject("cat", [[0, 0, 5, 0, 5, 5, 1]]))
+    to_and_fro = [coordinate for _ in range(100_000) for coordinate in (-20, 0, 30, 0)]
+    with pytest.raises(EmatError, match="more than any object's"):
+        drawing.filled(DrawnObject("cat", [to_and_fro]))
+    with pytest.raises(EmatError, match="cannot be drawn"):
+        drawing.filled(DrawnObject("cat", [[0, 0, 10**400, 0, 5, 5]]))

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from PIL import Image, ImageDraw
 
+from emat import progress
 from emat.datasets.layouts import open_dataset
 from emat.errors import EmatError
 from emat.formats.labelme import is_labelme, read_labelme
@@ -151,3 +152,31 @@ def test_what_is_to_be_ignored_is_void_and_needs_no_class(tmp_path: Path) -> Non
     corners = [[0, 0], [4, 0], [4, 4], [0, 4]]
     path = write(tmp_path / "a.json", {"label": "__ignore__", "shape_type": "polygon", "points": corners})
     assert (painted(path) == VOID).sum() == 16
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"shapes": [1]},
+        {"shapes": [None]},
+        {"shapes": {"a": 1}},
+        {"imageHeight": float("inf")},
+        {"imageWidth": 10**400},
+        {"shapes": [{"label": "cat", "shape_type": "mask", "points": [[float("inf"), 0]], "mask": "AAAA"}]},
+        {"shapes": [{"label": "cat", "shape_type": "mask", "points": [[0, 0]], "mask": 5}]},
+        {"shapes": [{"label": "cat", "shape_type": "circle", "points": [[0, 0], [10**400, 1]]}]},
+    ],
+)
+def test_a_file_of_another_form_is_refused_in_one_sentence(tmp_path: Path, change: dict[str, Any]) -> None:
+    with pytest.raises(EmatError, match=r"a\.json") as caught:
+        read_labelme(write(tmp_path / "a.json", **change))
+    assert "\n" not in str(caught.value)
+
+
+def test_points_and_lines_are_left_out_and_that_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    progress._said.cache_clear()
+    shapes = [{"label": "cat", "shape_type": kind, "points": [[1, 1], [9, 9]]} for kind in ("point", "line")]
+    assert not read_labelme(write(tmp_path / "a.json", *shapes)).objects
+    read_labelme(write(tmp_path / "b.json", *shapes))
+    assert caplog.text.count("enclose no area") == 1
+    assert "a.json has 2 points or lines" in caplog.text

@@ -144,3 +144,40 @@ def test_class_names_survive_yaml(tmp_path: Path) -> None:
 def test_masks_are_refused(tmp_path: Path) -> None:
     with pytest.raises(EmatError, match="can only have polygons"):
         open_writer("yolo", tmp_path, CLASSES, options=WriteOptions("masks"))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("names:\n  1: dog\n  0: cat\n", ("cat", "dog")),
+        ("names: {1: dog, 0: cat}\n", ("cat", "dog")),
+        ("names: ['salt, pepper', \"a: b\", 'it''s']\n", ("salt, pepper", "a: b", "it's")),
+        ("names: [no, 'on', 1e3, 007]\n", ("no", "on", "1e3", "007")),
+        ("# classes\nnames: &all\n- cat # with a comment\n- dog\nothers: *all\n", ("cat", "dog")),
+    ],
+)
+def test_yaml_is_read_as_yaml(tmp_path: Path, text: str, expected: tuple[str, ...]) -> None:
+    (tmp_path / "data.yaml").write_text(text)
+    assert read_yolo_names(tmp_path / "data.yaml") == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("names: {0: cat, 2: dog}\n", r"class numbers \[0, 2\]; they must be 0, 1, 2 without gaps"),
+        ("names: {0: cat, 0: dog}\n", "class 0 twice: 'cat' and 'dog'"),
+        ("names: [cat, cat]\n", "has the class 'cat' twice"),
+        ("names: [cat]\nnames: [dog]\n", "names is there twice"),
+        ("names: {cat: 0}\n", "'cat', which is not a class number"),
+        ("names: [[cat]]\n", "plain text"),
+        ("names: [cat\n", "is not YAML"),
+        ("names: " + "[" * 3000, "is not YAML"),
+        ("names: cat\n", "a list of names"),
+    ],
+)
+def test_names_that_would_lose_a_class_are_refused(tmp_path: Path, text: str, complaint: str) -> None:
+    (tmp_path / "data.yaml").write_text(text)
+    with pytest.raises(EmatError, match=complaint) as caught:
+        read_yolo_names(tmp_path / "data.yaml")
+    assert "data.yaml" in str(caught.value)
+    assert "\n" not in str(caught.value)
