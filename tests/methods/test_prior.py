@@ -8,8 +8,17 @@ import torch
 from emat import Example, Segmenter
 from emat.errors import EmatError
 from emat.methods.base import Features, TaskEvidence
-from emat.methods.correlation import CorrelationMethod
-from emat.methods.prior import LARGEST_LOGIT, PRESENCE_RULES, PRESENCE_SHARE, PRIOR_WEIGHT, PriorMethod
+from emat.methods.correlation import CorrelationMethod, ShotEvidence
+from emat.methods.prior import (
+    ABSENCE_SHARE,
+    LARGEST_LOGIT,
+    MASK_MARGIN,
+    PRESENCE_RULES,
+    PRESENCE_SHARE,
+    PRIOR_WEIGHT,
+    RIVALRY,
+    PriorMethod,
+)
 from emat.methods.prototype import Prototype, patch_evidence
 from emat.methods.registry import build_method
 from emat.methods.trained_head import load_head, save_head
@@ -37,7 +46,7 @@ def corner_mask() -> torch.Tensor:
     return mask
 
 
-def test_the_answer_is_the_mean_of_both_logits_and_a_share_of_presence(prior: PriorMethod) -> None:
+def test_the_evidence_of_a_shot_is_the_mean_of_both_logits(prior: PriorMethod) -> None:
     pure = CorrelationMethod(prior.backbone, prior.network, SIZE)
     free = Prototype(prior.backbone, SIZE)
     (joint,) = prior.compare(
@@ -63,7 +72,42 @@ def test_the_answer_is_the_mean_of_both_logits_and_a_share_of_presence(prior: Pr
         untrained.logits[None, None], trained.masks.shape[1:], mode="bilinear", align_corners=True
     )[0, 0]
     mask = (trained.masks[1] - trained.masks[0] + PRIOR_WEIGHT * small) / (1 + PRIOR_WEIGHT)
-    torch.testing.assert_close(joint.masks[1] - joint.masks[0], mask + PRESENCE_SHARE * presence)
+    torch.testing.assert_close(joint.masks[1] - joint.masks[0], mask)
+
+
+def shot(presence: float, mask: float = 0.3) -> ShotEvidence:
+    return ShotEvidence(presence, torch.stack([torch.zeros(4, 4), torch.full((4, 4), mask)]))
+
+
+def test_a_way_alone_keeps_its_presence_and_an_absent_one_loses_its_mask(prior: PriorMethod) -> None:
+    there = prior.decide(TaskEvidence([[shot(0.9)]], (4, 4)))
+    absent = prior.decide(TaskEvidence([[shot(0.1)]], (4, 4)))
+    assert there.scores == pytest.approx((0.9,))
+    assert absent.scores == pytest.approx((0.1,))
+    logit = math.log(9)
+    assert there.probabilities[0, 0, 0] == pytest.approx(expit(0.3 + PRESENCE_SHARE * logit - MASK_MARGIN))
+    lowered = 0.3 - (PRESENCE_SHARE + ABSENCE_SHARE) * logit - MASK_MARGIN
+    assert absent.probabilities[0, 0, 0] == pytest.approx(expit(lowered))
+
+
+def test_ways_are_judged_against_the_likeliest_other_way(prior: PriorMethod) -> None:
+    decision = prior.decide(TaskEvidence([[shot(0.9)], [shot(0.6)], [shot(0.2)]], (4, 4)))
+    assert decision.scores is not None
+    strong, middle = math.log(9), math.log(1.5)
+    assert decision.scores[0] == pytest.approx(expit(strong + RIVALRY * (strong - middle)))
+    assert decision.scores[1] == pytest.approx(expit(middle + RIVALRY * (middle - strong)))
+    assert decision.scores[1] < 0.6 < 0.9 < decision.scores[0]
+
+
+def test_shots_share_the_presence_of_their_way(prior: PriorMethod) -> None:
+    decision = prior.decide(TaskEvidence([[shot(0.9, 2.0), shot(0.5, -2.0)]], (4, 4)))
+    assert decision.scores == pytest.approx((0.7,))
+    change = PRESENCE_SHARE * math.log(0.7 / 0.3) - MASK_MARGIN
+    assert decision.probabilities[0, 0, 0] == pytest.approx((expit(2 + change) + expit(-2 + change)) / 2)
+
+
+def expit(logit: float) -> float:
+    return 1 / (1 + math.exp(-logit))
 
 
 def test_an_empty_mask_is_found_nowhere(prior: PriorMethod) -> None:
