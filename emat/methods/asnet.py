@@ -11,8 +11,9 @@ from emat.backbone.base import Backbone
 from emat.errors import EmatError
 from emat.methods.resnet_base import HyperCorrelationMethod, HyperFeatures, correlate, in_chunks, mask_at
 from emat.model.attention import ATTENTION_HEADS, attend
+from emat.model.group_norm import NORM_GROUPS
 from emat.model.network import mask_branch, mask_branch_stages
-from emat.model.refinement import NORM_GROUPS, RefinementWeights, refine_consuming
+from emat.model.refinement import RefinementWeights, refine_consuming
 
 NARROW, WIDTH = 32, 128
 POOLED_FROM = 50  # support maps with this side or a larger one are average-pooled

@@ -3,9 +3,11 @@
 import torch
 from torch import Tensor, nn
 
-from emat.model.attention import Projections, attend, attend_correlation
+from emat.model.attention import attend, attend_correlation
 from emat.model.encoding import QueryEncoding, SupportEncoding, Window
-from emat.model.refinement import NORM_GROUPS, RefinementWeights, refine_consuming
+from emat.model.group_norm import NORM_GROUPS
+from emat.model.projections import Projections
+from emat.model.refinement import RefinementWeights, refine_consuming
 
 
 class AttentionLayer(nn.Module):

@@ -18,8 +18,8 @@ from emat.model.encoding import (
     encode_support,
 )
 from emat.model.forms import FORMS, Shape
+from emat.model.group_norm import NORM_GROUPS
 from emat.model.layer import AttentionLayer
-from emat.model.refinement import NORM_GROUPS
 from emat.tensor_files import misfits, shapes_of
 
 NO_FOREGROUND = (10.0, -10.0)  # mask logits where no support token is left to look at: a certain background

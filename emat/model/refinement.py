@@ -24,18 +24,10 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from emat.device import workspace_bytes
+from emat.model.group_norm import EPSILON, NORM_GROUPS, Affine, AffineGradient, ChunkedGroupNorm, GroupNormGradient
 
-NORM_GROUPS = 4
-EPSILON = 1e-5
 SMALL_PAIR = 4 * 2**20  # bytes of one pair's residual up to which the plain formula takes less time, found by trying
 CHUNK_SHARE = 24  # of the workspace: on a CPU 1 MB, a few of which fit the second-level cache
-
-
-class Affine(NamedTuple):
-    """Weight and bias of a norm, or their gradients."""
-
-    weight: Tensor  # (channels,)
-    bias: Tensor
 
 
 class RefinementWeights(NamedTuple):
@@ -85,12 +77,34 @@ class RefinementWeights(NamedTuple):
 
     def tensors(self) -> tuple[Tensor | None, ...]:
         """All tensors in order; None twice for a norm that does not exist."""
-        norms = (self.norm_a, self.norm_r or (None, None), self.norm_g, self.norm_x, self.norm_f, self.norm_z)
-        return self.w_g, self.w_1, self.w_2, *(tensor for norm in norms for tensor in norm)
+        return self.w_g, self.w_1, self.w_2, *_in_order(*self[3:])
+
+
+class RefinementGradients(NamedTuple):
+    """The gradients of `RefinementWeights`, under the same names."""
+
+    w_g: Tensor
+    w_1: Tensor
+    w_2: Tensor
+    norm_a: AffineGradient
+    norm_r: AffineGradient | None
+    norm_g: AffineGradient
+    norm_x: AffineGradient
+    norm_f: AffineGradient
+    norm_z: AffineGradient
+
+    def tensors(self) -> tuple[Tensor | None, ...]:
+        """In the order of `RefinementWeights.tensors`."""
+        return self.w_g, self.w_1, self.w_2, *_in_order(*self[3:])
 
 
 def _affine(norm: nn.Module) -> Affine:
     return Affine(cast(Tensor, norm.weight), cast(Tensor, norm.bias))
+
+
+def _in_order(*norms: Affine | AffineGradient | None) -> Iterator[Tensor | None]:
+    """Weight and bias of one norm after the other; None twice for a norm that does not exist."""
+    return (tensor for norm in norms for tensor in norm or (None, None))
 
 
 def refine_consuming(attended: Tensor, residual: Tensor, weights: RefinementWeights) -> Tensor:
@@ -114,7 +128,7 @@ def refine_consuming(attended: Tensor, residual: Tensor, weights: RefinementWeig
         return torch.stack(pairs) if len(pairs) > 1 else pairs[0][None]
     attended, residual = attended.contiguous(), residual.contiguous()
     for a, r in zip(attended.flatten(2), residual.flatten(2), strict=True):
-        _Chain(a, r, weights).forward(f=a, out=r)
+        _Chain(a, r, weights).forward(narrow=a, wide=r)
     return residual
 
 
@@ -142,7 +156,7 @@ class _ChunkedRefinement(torch.autograd.Function):
     def forward(ctx: Any, attended: Tensor, residual: Tensor, *parameters: Any) -> Tensor:
         a, r = attended.flatten(1), residual.flatten(1)
         chain = _Chain(a, r, RefinementWeights.from_tensors(parameters))
-        out = chain.forward(f=torch.empty_like(a), out=torch.empty_like(r))
+        out = chain.forward(narrow=torch.empty_like(a), wide=torch.empty_like(r))
         ctx.save_for_backward(attended, residual, *parameters, *chain.statistics())
         ctx.parameters = len(parameters)
         return out.view(residual.shape)
@@ -153,8 +167,8 @@ class _ChunkedRefinement(torch.autograd.Function):
         attended, residual, *saved = ctx.saved_tensors
         weights = RefinementWeights.from_tensors(saved[: ctx.parameters])
         chain = _Chain(attended.flatten(1), residual.flatten(1), weights, saved[ctx.parameters :])
-        d_a, d_r, d_weights = chain.backward(d_out.reshape(len(d_out), -1))
-        return d_a.view(attended.shape), d_r.view(residual.shape), *d_weights.tensors()
+        d_a, d_r, gradients = chain.backward(d_out.reshape(len(d_out), -1))
+        return d_a.view(attended.shape), d_r.view(residual.shape), *gradients.tensors()
 
 
 class _Chain:
@@ -185,11 +199,17 @@ class _Chain:
         for start in range(0, columns, size):
             yield slice(start, min(start + size, columns))
 
-    def forward(self, *, f: Tensor, out: Tensor) -> Tensor:
-        """Find every norm's statistics and write the result to `out`, which may be r's own buffer.
+    def forward(self, *, narrow: Tensor, wide: Tensor) -> Tensor:
+        """Find every norm's statistics and compute the result, in one pass for each norm.
 
-        One pass for each norm. Passes leave in `out` and `f` what later ones need: `f`, which may be a's own buffer,
-        holds relu(norm_a(a)), then f; `out` holds x, then z, then the result.
+        The two buffers hold what the next pass needs; the comment beside a pass says what that is.
+
+        Args:
+            narrow: (H, N). It may be a's own memory, which is overwritten then.
+            wide: (E, N). It may be r's own memory, which is overwritten then.
+
+        Returns:
+            `wide`, which holds the result.
         """
         for part in self._parts():
             self.norm_a.add(self.a[:, part])
@@ -198,33 +218,35 @@ class _Chain:
         self.norm_a.fit()
         if self.norm_r is not None:
             self.norm_r.fit()
-        for part in self._parts():
-            activated_a = self.norm_a(self.a[:, part], out=f[:, part]).relu_()
+        for part in self._parts():  # narrow: relu(norm_a(a))
+            activated_a = self.norm_a(self.a[:, part], out=narrow[:, part]).relu_()
             self.norm_g.add(self.w_g @ activated_a)
         self.norm_g.fit()
-        for part in self._parts():
-            activated_g = self.norm_g(self.w_g @ f[:, part]).relu_()  # from here on f's buffer is free
-            x = torch.add(self._shortcut(part, out=out[:, part]), activated_g, out=out[:, part])
+        for part in self._parts():  # wide: x; narrow: free
+            activated_g = self.norm_g(self.w_g @ narrow[:, part]).relu_()
+            x = torch.add(self._shortcut(part, out=wide[:, part]), activated_g, out=wide[:, part])
             self.norm_x.add(x)
         self.norm_x.fit()
-        for part in self._parts():
-            self.norm_f.add(self._f(out[:, part], out=f[:, part]))
+        for part in self._parts():  # wide: x; narrow: f
+            f = self._f(wide[:, part], out=narrow[:, part])
+            self.norm_f.add(f)
         self.norm_f.fit()
-        for part in self._parts():
-            activated_f = self.norm_f(f[:, part], out=f[:, part]).relu_()
-            y = self.norm_x(out[:, part], out=out[:, part])
-            self.norm_z.add(y.addmm_(self.w_2, activated_f))
+        for part in self._parts():  # wide: z; narrow: free
+            activated_f = self.norm_f(narrow[:, part], out=narrow[:, part]).relu_()
+            z = self.norm_x(wide[:, part], out=wide[:, part]).addmm_(self.w_2, activated_f)  # y + W_2 relu(norm_f(f))
+            self.norm_z.add(z)
         self.norm_z.fit()
-        for part in self._parts():
-            self.norm_z(out[:, part], out=out[:, part])
-        return out
+        for part in self._parts():  # wide: the result
+            self.norm_z(wide[:, part], out=wide[:, part])
+        return wide
 
-    def backward(self, d_out: Tensor) -> tuple[Tensor, Tensor, RefinementWeights]:
+    def backward(self, d_out: Tensor) -> tuple[Tensor, Tensor, RefinementGradients]:
         """Gradients of a, r and the parameters, from `d_out` (E, N).
 
-        One pass for each norm, from the last to the first. A pass begins by computing the forward pass's values again
-        and ends with the gradient of its norm's output complete, from which `GroupNormGradient` gives that of the
-        norm's input in the next pass. Between passes `wide` (E, N) and `narrow` (H, N) hold what the next one needs.
+        There is one pass for each norm, from the last to the first. A pass computes the forward pass's values again and
+        completes the gradient of its norm's output. From that, `GroupNormGradient` gives the gradient of the norm's
+        input in the next pass. Between passes, `wide` (E, N) and `narrow` (H, N) hold what the next one needs; the
+        comment beside a pass says what that is.
         """
         wide, narrow = torch.empty_like(self.r), torch.empty_like(self.a)
         d_w_g, d_w_1, d_w_2 = (torch.zeros_like(w) for w in (self.w_g, self.w_1, self.w_2))
@@ -233,14 +255,14 @@ class _Chain:
         )
         through_r = None if self.norm_r is None else GroupNormGradient(self.norm_r)
 
-        for part in self._parts():
+        for part in self._parts():  # wide: x; narrow: f
             x = self._x(part)
             f = self._f(x)
             z, _ = self._z(x, f)
             through_z.add(d_out[:, part], z)
             wide[:, part], narrow[:, part] = x, f
         d_norm_z = through_z.fit()
-        for part in self._parts():
+        for part in self._parts():  # wide: d_z; narrow: d_normed_f
             x, f = wide[:, part], narrow[:, part]
             z, activated_f = self._z(x, f)
             d_z = through_z(d_out[:, part], z)
@@ -249,7 +271,7 @@ class _Chain:
             through_f.add(d_normed_f, f)
             wide[:, part], narrow[:, part] = d_z, d_normed_f
         d_norm_f = through_f.fit()
-        for part in self._parts():
+        for part in self._parts():  # wide: d_y
             d_z, d_normed_f = wide[:, part], narrow[:, part]
             x = self._x(part)
             y = self.norm_x(x)
@@ -259,7 +281,7 @@ class _Chain:
             through_x.add(d_y, x)
             wide[:, part] = d_y
         d_norm_x = through_x.fit()
-        for part in self._parts():
+        for part in self._parts():  # wide: d_x
             d_y = wide[:, part]
             g, shortcut = self._g(part), self._shortcut(part)
             activated_g = self.norm_g(g).relu_()
@@ -270,7 +292,7 @@ class _Chain:
             wide[:, part] = d_x
         d_norm_g = through_g.fit()
         d_norm_r = None if through_r is None else through_r.fit()
-        for part in self._parts():
+        for part in self._parts():  # wide: the gradient of r; narrow: d_normed_a
             a, r, d_x = self.a[:, part], self.r[:, part], wide[:, part]
             activated_a = self.norm_a(a).relu_()
             g = self.w_g @ activated_a
@@ -282,10 +304,10 @@ class _Chain:
             if self.norm_r is not None and through_r is not None:  # else r's gradient is d_x itself
                 wide[:, part] = through_r(_through_relu(d_x, self.norm_r(r)), r)
         d_norm_a = through_a.fit()
-        for part in self._parts():
+        for part in self._parts():  # narrow: the gradient of a
             narrow[:, part] = through_a(narrow[:, part], self.a[:, part])
         d_norms = (d_norm_a, d_norm_r, d_norm_g, d_norm_x, d_norm_f, d_norm_z)
-        return narrow, wide, RefinementWeights(d_w_g, d_w_1, d_w_2, *d_norms)
+        return narrow, wide, RefinementGradients(d_w_g, d_w_1, d_w_2, *d_norms)
 
     # The chain's values for a chunk, once the norms that they need are fitted:
 
@@ -313,97 +335,3 @@ class _Chain:
 def _through_relu(grad: Tensor, activated: Tensor) -> Tensor:
     """The gradient where the ReLU's input (or output) is positive, else 0."""
     return torch.ops.aten.threshold_backward(grad, activated, 0)
-
-
-class ChunkedGroupNorm:
-    """One GroupNorm over (E, N) whose columns come in chunks: `add` every chunk, `fit`, then call it on chunks.
-
-    In each group of channels, with mean m and variance v over the group's channels and all N columns,
-
-        i = 1 / sqrt(v + EPSILON)        norm(x) = weight * (x - m) * i + bias = scale * x + shift
-
-    >>> x = torch.randn(8, 100)
-    >>> norm = ChunkedGroupNorm(torch.ones(8), torch.zeros(8))
-    >>> for chunk in x.split(30, dim=1):
-    ...     norm.add(chunk)
-    >>> norm.fit()
-    >>> torch.allclose(norm(x), torch.nn.functional.group_norm(x[None], NORM_GROUPS)[0], atol=1e-5)
-    True
-    """
-
-    def __init__(self, weight: Tensor, bias: Tensor, statistics: Tensor | None = None) -> None:
-        """Weight and bias (E,). `statistics` are those of a norm that was fitted to the same chunks."""
-        self.weight, self.bias = weight, bias
-        self._chunks: list[tuple[int, Tensor, Tensor]] = []  # columns, sums (E,) and sums of squares (E,)
-        if statistics is not None:
-            self._set_statistics(statistics)
-
-    def add(self, x: Tensor) -> None:
-        """Take in a chunk (E, n)."""
-        self._chunks.append((x.shape[1], x.sum(dim=1), torch.linalg.vecdot(x, x)))
-
-    def fit(self) -> None:
-        """Join the chunks' statistics; from now on the norm can be applied."""
-        channels = len(self.weight) // NORM_GROUPS
-        elements = channels * sum(columns for columns, _, _ in self._chunks)  # of a group
-        # Chunks and channels are few, so they are joined in float64: nothing is lost in the difference below.
-        sums = torch.stack([part for _, *both in self._chunks for part in both]).view(-1, 2, NORM_GROUPS, channels)
-        mean, mean_square = sums.sum(dim=(0, 3), dtype=torch.float64) / elements  # (groups,) each
-        inverse = ((mean_square - mean.square()).clamp_(min=0) + EPSILON).rsqrt()
-        by_group = torch.stack([mean, inverse]).to(self.weight.dtype)
-        self._set_statistics(by_group.repeat_interleave(channels, dim=1))
-        self._chunks.clear()
-
-    def _set_statistics(self, statistics: Tensor) -> None:
-        self.statistics = statistics  # (2, E): m and i of every channel's group
-        self.mean, self.inverse = statistics
-        self.scale = (self.weight * self.inverse)[:, None]
-        self.shift = (self.bias - self.mean * self.inverse * self.weight)[:, None]
-
-    def __call__(self, x: Tensor, out: Tensor | None = None) -> Tensor:
-        """The normalised chunk, written to `out`, which may be x itself, or else to a new tensor."""
-        return torch.mul(x, self.scale, out=out).add_(self.shift)  # addcmul takes twice as long where it broadcasts
-
-
-class GroupNormGradient:
-    """The backward pass of a fitted norm: `add` every chunk of dy and x, `fit`, then call it on chunks.
-
-    With dy the gradient of norm(x), m and i as in `ChunkedGroupNorm`, and M the number of elements in a group:
-
-        d_bias   = sum of dy over the columns
-        d_weight = sum of dy * (x - m) * i over the columns = i * (sum of dy * x  -  m * d_bias)
-        through_mean     = sum of weight * d_bias over the group's channels / M
-        through_variance = sum of weight * d_weight over the group's channels / M
-        dx = i * (weight * dy  -  through_mean  -  (x - m) * i * through_variance)
-           = scale * dy  -  i² * through_variance * x  +  i * (m * i * through_variance - through_mean)
-    """
-
-    def __init__(self, norm: ChunkedGroupNorm) -> None:
-        self.norm = norm
-        self._columns = 0
-        # Chunks are joined in float64, since d_weight is a difference of two large sums.
-        self._sum_dy = torch.zeros_like(norm.weight, dtype=torch.float64)
-        self._sum_dy_x = torch.zeros_like(self._sum_dy)
-
-    def add(self, dy: Tensor, x: Tensor) -> None:
-        """Take in a chunk's gradient (E, n) together with the norm's input it belongs to."""
-        self._columns += dy.shape[1]
-        self._sum_dy += dy.sum(dim=1)
-        self._sum_dy_x += torch.linalg.vecdot(dy, x)
-
-    def fit(self) -> Affine:
-        """The gradients of weight and bias; from now on the gradient of the input can be asked for."""
-        weight, mean, inverse = self.norm.weight, self.norm.mean, self.norm.inverse
-        channels = len(weight) // NORM_GROUPS
-        d_bias = self._sum_dy.to(weight.dtype)
-        d_weight = (self._sum_dy_x - mean * self._sum_dy).to(weight.dtype) * inverse
-        by_group = torch.stack([weight * d_bias, weight * d_weight]).unflatten(1, (NORM_GROUPS, channels)).sum(dim=2)
-        by_channel = (by_group / (channels * self._columns)).repeat_interleave(channels, dim=1)
-        through_mean, through_variance = by_channel
-        self._on_x = -(inverse.square() * through_variance)[:, None]
-        self._constant = (inverse * (mean * inverse * through_variance - through_mean))[:, None]
-        return Affine(d_weight, d_bias)
-
-    def __call__(self, dy: Tensor, x: Tensor) -> Tensor:
-        """The gradient of a chunk's input, a new tensor."""
-        return (dy * self.norm.scale).add_(x * self._on_x).add_(self._constant)

@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from emat.model.attention import Projections, attend, attend_correlation
+from emat.model.attention import attend, attend_correlation
+from emat.model.projections import Projections
 
 
 def matrices(channels: int, positions: int, hidden: int, width: int, *, class_token: bool = True) -> Projections:

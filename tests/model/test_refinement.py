@@ -7,7 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from emat.model.refinement import CHUNK_SHARE, Affine, RefinementWeights, refine_consuming
+from emat.model.group_norm import Affine
+from emat.model.refinement import CHUNK_SHARE, RefinementWeights, refine_consuming
 
 HIDDEN, WIDTH = 4, 8
 

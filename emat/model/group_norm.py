@@ -1,0 +1,121 @@
+"""GroupNorm over columns that come in chunks, and its gradient, both written as formulas.
+
+A norm needs the mean and the variance of all columns before it can be applied to any. So each class here takes in every
+chunk (`add`), joins what it found (`fit`), and is then called on chunks.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+NORM_GROUPS = 4
+EPSILON = 1e-5
+
+
+class Affine(NamedTuple):
+    """Weight and bias of a norm."""
+
+    weight: Tensor  # (channels,)
+    bias: Tensor
+
+
+class AffineGradient(NamedTuple):
+    """The gradients of a norm's weight and bias."""
+
+    weight: Tensor  # (channels,)
+    bias: Tensor
+
+
+class ChunkedGroupNorm:
+    """One GroupNorm over (E, N) whose columns come in chunks: `add` every chunk, `fit`, then call it on chunks.
+
+    In each group of channels, with mean m and variance v over the group's channels and all N columns,
+
+        i = 1 / sqrt(v + EPSILON)        norm(x) = weight * (x - m) * i + bias = scale * x + shift
+
+    >>> x = torch.randn(8, 100)
+    >>> norm = ChunkedGroupNorm(torch.ones(8), torch.zeros(8))
+    >>> for chunk in x.split(30, dim=1):
+    ...     norm.add(chunk)
+    >>> norm.fit()
+    >>> torch.allclose(norm(x), torch.nn.functional.group_norm(x[None], NORM_GROUPS)[0], atol=1e-5)
+    True
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor, statistics: Tensor | None = None) -> None:
+        """Weight and bias (E,). `statistics` are those of a norm that was fitted to the same chunks."""
+        self.weight, self.bias = weight, bias
+        self._chunks: list[tuple[int, Tensor, Tensor]] = []  # columns, sums (E,) and sums of squares (E,)
+        if statistics is not None:
+            self._set_statistics(statistics)
+
+    def add(self, x: Tensor) -> None:
+        """Take in a chunk (E, n)."""
+        self._chunks.append((x.shape[1], x.sum(dim=1), torch.linalg.vecdot(x, x)))
+
+    def fit(self) -> None:
+        """Join the chunks' statistics; from now on the norm can be applied."""
+        channels = len(self.weight) // NORM_GROUPS
+        elements = channels * sum(columns for columns, _, _ in self._chunks)  # of a group
+        # Chunks and channels are few, so they are joined in float64: nothing is lost in the difference below.
+        sums = torch.stack([part for _, *both in self._chunks for part in both]).view(-1, 2, NORM_GROUPS, channels)
+        mean, mean_square = sums.sum(dim=(0, 3), dtype=torch.float64) / elements  # (groups,) each
+        inverse = ((mean_square - mean.square()).clamp_(min=0) + EPSILON).rsqrt()
+        by_group = torch.stack([mean, inverse]).to(self.weight.dtype)
+        self._set_statistics(by_group.repeat_interleave(channels, dim=1))
+        self._chunks.clear()
+
+    def _set_statistics(self, statistics: Tensor) -> None:
+        self.statistics = statistics  # (2, E): m and i of every channel's group
+        self.mean, self.inverse = statistics
+        self.scale = (self.weight * self.inverse)[:, None]
+        self.shift = (self.bias - self.mean * self.inverse * self.weight)[:, None]
+
+    def __call__(self, x: Tensor, out: Tensor | None = None) -> Tensor:
+        """The normalised chunk, written to `out`, which may be x itself, or else to a new tensor."""
+        return torch.mul(x, self.scale, out=out).add_(self.shift)  # addcmul takes twice as long where it broadcasts
+
+
+class GroupNormGradient:
+    """The backward pass of a fitted norm: `add` every chunk of dy and x, `fit`, then call it on chunks.
+
+    With dy the gradient of norm(x), m and i as in `ChunkedGroupNorm`, and M the number of elements in a group:
+
+        d_bias   = sum of dy over the columns
+        d_weight = sum of dy * (x - m) * i over the columns = i * (sum of dy * x  -  m * d_bias)
+        through_mean     = sum of weight * d_bias over the group's channels / M
+        through_variance = sum of weight * d_weight over the group's channels / M
+        dx = i * (weight * dy  -  through_mean  -  (x - m) * i * through_variance)
+           = scale * dy  -  i² * through_variance * x  +  i * (m * i * through_variance - through_mean)
+    """
+
+    def __init__(self, norm: ChunkedGroupNorm) -> None:
+        self.norm = norm
+        self._columns = 0
+        # Chunks are joined in float64, since d_weight is a difference of two large sums.
+        self._sum_dy = torch.zeros_like(norm.weight, dtype=torch.float64)
+        self._sum_dy_x = torch.zeros_like(self._sum_dy)
+
+    def add(self, dy: Tensor, x: Tensor) -> None:
+        """Take in a chunk's gradient (E, n) together with the norm's input it belongs to."""
+        self._columns += dy.shape[1]
+        self._sum_dy += dy.sum(dim=1)
+        self._sum_dy_x += torch.linalg.vecdot(dy, x)
+
+    def fit(self) -> AffineGradient:
+        """The gradients of weight and bias; from now on the gradient of the input can be asked for."""
+        weight, mean, inverse = self.norm.weight, self.norm.mean, self.norm.inverse
+        channels = len(weight) // NORM_GROUPS
+        d_bias = self._sum_dy.to(weight.dtype)
+        d_weight = (self._sum_dy_x - mean * self._sum_dy).to(weight.dtype) * inverse
+        by_group = torch.stack([weight * d_bias, weight * d_weight]).unflatten(1, (NORM_GROUPS, channels)).sum(dim=2)
+        by_channel = (by_group / (channels * self._columns)).repeat_interleave(channels, dim=1)
+        through_mean, through_variance = by_channel
+        self._on_x = -(inverse.square() * through_variance)[:, None]
+        self._constant = (inverse * (mean * inverse * through_variance - through_mean))[:, None]
+        return AffineGradient(d_weight, d_bias)
+
+    def __call__(self, dy: Tensor, x: Tensor) -> Tensor:
+        """The gradient of a chunk's input, a new tensor."""
+        return (dy * self.norm.scale).add_(x * self._on_x).add_(self._constant)

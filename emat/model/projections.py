@@ -1,0 +1,103 @@
+"""The projections of an attention layer as matrices: from correlations to queries, keys, values and the residual.
+
+Letters: C correlation channels, P positions inside a cell of the support grid, H the width that attention works in, E
+the layer's output width, n query tokens, k support tokens that the mask keeps, t_d positions after downscaling.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Projections:
+    """A layer's projections as matrices, and what they do to a chunk of query tokens.
+
+    Queries (H rows) and residual (E rows) come from the same inputs, so their weights are stacked into one product.
+    """
+
+    w_cells: Tensor  # (H + E, P * C), of the cells by position
+    b_cells: Tensor  # (H + E,)
+    w_class: Tensor | None  # (H + E, C), of the class token, if there is one
+    b_class: Tensor | None
+    w_kv: Tensor  # (2 H, C), keys, then values
+    b_kv: Tensor  # (2 H,)
+
+    @property
+    def first(self) -> int:
+        """Tokens before the cells: 1 with a class token, else 0."""
+        return 0 if self.w_class is None else 1
+
+    @property
+    def hidden(self) -> int:
+        """H, the width that attention works in."""
+        return len(self.w_kv) // 2
+
+    def to(self, dtype: torch.dtype) -> "Projections":
+        """The same in another precision."""
+        if self.w_kv.dtype == dtype:
+            return self
+        return Projections(*[None if t is None else t.to(dtype) for t in self.tensors()])  # type: ignore[arg-type]
+
+    def tensors(self) -> tuple[Tensor | None, ...]:
+        """All fields in order."""
+        return self.w_cells, self.b_cells, self.w_class, self.b_class, self.w_kv, self.b_kv
+
+    def project(self, by_cell: Tensor, by_class: Tensor, *outs: Tensor) -> None:
+        """Fill `outs` (rows, n, t_d) - queries, then, if it is given, residual - with the stacked product's rows.
+
+        The inputs are by cell (P, C, n, n_cells) and of the class token (C, n).
+        """
+        rows = [len(out) for out in outs]
+        w, n_cells = self.w_cells[: sum(rows)], by_cell.shape[3]
+        image = torch.addmm(self.b_cells[: len(w), None], w, by_cell.flatten(0, 1).flatten(1))
+        for out, part in zip(outs, image.unflatten(1, (-1, n_cells)).split(rows), strict=True):
+            out[:, :, self.first :] = part
+        if self.w_class is not None and self.b_class is not None:
+            token = torch.addmm(self.b_class[: len(w), None], self.w_class[: len(w)], by_class)
+            for out, part in zip(outs, token.split(rows), strict=True):
+                out[:, :, 0] = part
+
+    def keys_values(self, by_token: Tensor) -> tuple[Tensor, Tensor]:
+        """(C, n, k) -> keys (H, n, k), values (H, n, k)."""
+        k, v = torch.addmm(self.b_kv[:, None], self.w_kv, by_token.flatten(1)).chunk(2)
+        return k.view(self.hidden, *by_token.shape[1:]), v.view(self.hidden, *by_token.shape[1:])
+
+    def backward(self, d_image: Tensor, d_class: Tensor | None, d_kv: Tensor) -> tuple[Tensor, Tensor]:
+        """Gradients of `project`'s and `keys_values`' inputs: (P * C, n, n_cells) and (C, n, k).
+
+        Args:
+            d_image: Gradient of queries and residual at the cells, (H + E, n, n_cells).
+            d_class: The same at the class token, (H + E, n).
+            d_kv: Gradient of keys and values, (2 H, n, k).
+        """
+        d_by_cell = (self.w_cells.T @ d_image.flatten(1)).view(self.w_cells.shape[1], *d_image.shape[1:])
+        d_by_token = (self.w_kv.T @ d_kv.flatten(1)).view(self.w_kv.shape[1], *d_kv.shape[1:])
+        if self.w_class is not None and d_class is not None:
+            d_by_token[:, :, 0] += self.w_class.T @ d_class
+        return d_by_cell, d_by_token
+
+
+class ProjectionGradients:
+    """The gradients of a layer's `Projections`, summed up over chunks of query tokens."""
+
+    def __init__(self, weights: Projections) -> None:
+        self.w_cells, self.b_cells = torch.zeros_like(weights.w_cells), torch.zeros_like(weights.b_cells)
+        self.w_class = None if weights.w_class is None else torch.zeros_like(weights.w_class)
+        self.b_class = None if weights.b_class is None else torch.zeros_like(weights.b_class)
+        self.w_kv, self.b_kv = torch.zeros_like(weights.w_kv), torch.zeros_like(weights.b_kv)
+
+    def add(self, d_image: Tensor, d_class: Tensor | None, d_kv: Tensor, by_cell: Tensor, by_token: Tensor) -> None:
+        """Add one chunk's gradients, given as `Projections.backward` takes them, with the inputs they belong to."""
+        self.w_cells.addmm_(d_image.flatten(1), by_cell.flatten(0, 1).flatten(1).T)
+        self.b_cells.add_(d_image.flatten(1).sum(dim=1))
+        if self.w_class is not None and self.b_class is not None and d_class is not None:
+            self.w_class.addmm_(d_class, by_token[:, :, 0].T)
+            self.b_class.add_(d_class.sum(dim=1))
+        self.w_kv.addmm_(d_kv.flatten(1), by_token.flatten(1).T)
+        self.b_kv.add_(d_kv.flatten(1).sum(dim=1))
+
+    def tensors(self) -> tuple[Tensor | None, ...]:
+        """In the order of `Projections.tensors`."""
+        return self.w_cells, self.b_cells, self.w_class, self.b_class, self.w_kv, self.b_kv
