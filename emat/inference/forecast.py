@@ -1,4 +1,11 @@
-"""What to expect of a fitted segmenter, found by leaving its examples out in turn."""
+"""What to expect of a fitted segmenter, found by leaving its examples out in turn.
+
+The mean IoU of left-out examples is a rough estimate: there are few of them, each is judged by a segmenter with fewer
+examples than the final one, and the mixture of head and learner was chosen on them. So it is moved towards what is
+usual. The constants were fitted to what new photos reached, with five examples, on 15 classes of PASCAL's training list
+(with heads that never saw the class) and on photos of nuclei and of steel: tasks of three to five photos, which it
+missed by 0.09 on average and the plain mean by 0.11.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +20,9 @@ POOR = 0.35  # IoU below which a class is hardly found
 OUTLIER = 0.4  # an example that reaches less than this share of the others' mean probably has a wrong mask,
 GAP = 0.15  # if it is this far below them
 FEWEST = 3  # examples from which one of them can stand out
+USUAL = 0.55  # mean IoU of classes that one knows nothing about,
+USUAL_WEIGHT = 2  # which counts like so many examples
+GROWTH = 0.15  # IoU by which one expects more, for every time that there are e times as many examples
 
 
 @dataclass(frozen=True)
@@ -60,12 +70,25 @@ def forecasts(
         least, least_iou = _least(reached)
         found[name] = Forecast(
             examples=sum(name in shown for _, shown in examples),
-            iou=sum(reached.values()) / len(reached) if reached else None,
+            iou=expected_iou(list(reached.values())),
             presence=None if math.isnan(right) else right,
             least_agreeing=None if least is None else examples[least][0],
             least_iou=least_iou,
         )
     return found
+
+
+def expected_iou(left_out: Sequence[float]) -> float | None:
+    """The mean IoU to expect on new photos, from that of left-out examples; None if there is none.
+
+    >>> round(expected_iou([0.9, 0.7]), 2), round(expected_iou([0.8] * 20), 2), expected_iou([])
+    (0.73, 0.78, None)
+    """
+    count = len(left_out)
+    if not count:
+        return None
+    grown = sum(left_out) / count + GROWTH * math.log(count / (count - 1) if count > 1 else 2)
+    return min(1.0, (count * grown + USUAL_WEIGHT * USUAL) / (count + USUAL_WEIGHT))
 
 
 def _least(reached: Mapping[int, float]) -> tuple[int | None, float | None]:

@@ -1,7 +1,7 @@
 """The learner: a classifier of single pixels, trained on a user's own examples when a segmenter is fitted.
 
-Each class has a logistic regression on the features of `pixel_features`. All regressions, and those that leave some
-photos out, are trained together as the columns of one matrix, which takes little more time than a single one.
+Each class has a ridge regression on the features of `pixel_features` (`emat.methods.ridge`), whose exact solution for
+all photos also gives those that leave some photos out.
 
 The order in which photos are given does not matter: they are sorted by their content first. Pixels are drawn by a fixed
 seed, so the same photos always give the same weights.
@@ -14,18 +14,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from emat.errors import EmatError
 from emat.methods.pixel_features import PixelFeatures, linear_maps
+from emat.methods.ridge import UNKNOWN, PixelSamples, photo_sums, solve
 
-UNKNOWN = 255  # in a mask: neither the class nor its background
 CLASS_PIXELS, OTHER_PIXELS = 500, 1000  # drawn from a photo at most: of each class, and of no class
 MOST_PIXELS = 30_000  # of all photos together
 LARGEST_VALUE = 6.0  # standardised features are cut off there, so that no rare value rules
-PENALTY = 3e-2  # on the squared weights
-ITERATIONS = 40  # of L-BFGS
 LEAST_SPREAD = 1e-6
 SEED = 0
 
@@ -52,17 +49,6 @@ class Learner:
         scaled = _standardised(features, self.mean, self.spread)
         parts = self.weights.to(scaled.maps[0]).split(features.widths, dim=1)
         return linear_maps(scaled, parts, features.grid) + self.bias.to(scaled.maps[0])[:, None, None]
-
-
-@dataclass(frozen=True)
-class PixelSamples:
-    """Pixels drawn from photos."""
-
-    values: Tensor  # (n, features), standardised
-    labels: Tensor  # (n, N) uint8, as in the masks
-    shares: Tensor  # (n,): the share of its photo's known pixels that a sample stands for
-    points: Tensor  # (n, 2): x and y as shares of the photo's width and height
-    photo: Tensor  # (n,): the index of the photo it was drawn from
 
 
 @dataclass(frozen=True)
@@ -99,56 +85,17 @@ def train(photos: Sequence[LabelledPhoto], folds: Sequence[int] = ()) -> Trained
     if len(samples.photo) == 0:
         raise EmatError("the examples have no pixel that is known; paint more of them")
     classes = samples.labels.shape[1]
-    group = (
-        torch.tensor(folds, device=samples.photo.device)[samples.photo] if folds else torch.zeros_like(samples.photo)
-    )
-    columns = [(c, -1) for c in range(classes)]
-    columns += [(c, fold) for fold in sorted(set(folds)) for c in range(classes)]
-    importance = torch.stack([_importance(samples, c, group != fold) for c, fold in columns], dim=1)  # (n, columns)
-    targets = torch.stack([samples.labels[:, c] == 1 for c, _ in columns], dim=1).to(samples.values)
-    weights, bias = _logistic(samples.values, targets, importance)
-    scores = samples.values @ weights + bias  # (n, columns)
-    left_out = torch.full((len(scores), classes), torch.nan, device=scores.device)
-    for index, (c, fold) in enumerate(columns):
-        seen = importance[:, index]
-        if fold >= 0 and bool((seen * targets[:, index]).any()):
-            inside = group == fold
-            left_out[inside, c] = scores[inside, index]
-    return Trained(Learner(mean, spread, weights[:, :classes].T.contiguous(), bias[:classes]), samples, left_out)
-
-
-def _importance(samples: PixelSamples, c: int, used: Tensor) -> Tensor:
-    """The weight of every sample in one regression; photos without the class weigh no more than those with it."""
-    labels = samples.labels[:, c]
-    weight = samples.shares * (labels != UNKNOWN) * used
-    count = int(samples.photo.max()) + 1
-    shown = torch.zeros(count, device=weight.device).index_add_(0, samples.photo, weight * (labels == 1)) > 0
-    total = torch.zeros(count, device=weight.device).index_add_(0, samples.photo, weight)
-    absent = (total > 0) & ~shown
-    balance = torch.ones(count, device=weight.device)
-    if int(absent.sum()) > int(shown.sum()) > 0:
-        balance[absent] = shown.sum() / absent.sum()
-    weight = weight * balance[samples.photo]
-    return weight / weight.sum().clamp_min(1e-12)
-
-
-def _logistic(values: Tensor, targets: Tensor, importance: Tensor) -> tuple[Tensor, Tensor]:
-    """Independent logistic regressions: values (n, d), the others (n, m) -> weights (d, m) and bias (m,)."""
-    with torch.inference_mode(False), torch.enable_grad():
-        values, targets, importance = values.clone(), targets.clone(), importance.clone()
-        weights = torch.zeros(values.shape[1], targets.shape[1], device=values.device, requires_grad=True)
-        bias = torch.zeros(targets.shape[1], device=values.device, requires_grad=True)
-        search = torch.optim.LBFGS([weights, bias], max_iter=ITERATIONS, line_search_fn="strong_wolfe")
-
-        def loss() -> Tensor:
-            search.zero_grad()
-            errors = F.binary_cross_entropy_with_logits(values @ weights + bias, targets, importance, reduction="sum")
-            total = errors + PENALTY / 2 * weights.square().sum()
-            total.backward()
-            return total
-
-        search.step(loss)
-    return weights.detach(), bias.detach()
+    sums = photo_sums(samples, folds or [0] * len(photos))
+    whole = [solve(sums, c) for c in range(classes)]
+    left_out = torch.full((len(samples.photo), classes), torch.nan, device=samples.values.device)
+    for fold in sorted(set(folds)):
+        inside = torch.tensor(folds, device=samples.photo.device)[samples.photo] == fold
+        for c in range(classes):
+            if any(unit.shown[c] for unit in sums if unit.fold != fold):
+                weights = solve(sums, c, fold)
+                left_out[inside, c] = samples.values[inside] @ weights[:-1] + weights[-1]
+    trained = torch.stack(whole)  # (N, features + 1)
+    return Trained(Learner(mean, spread, trained[:, :-1].contiguous(), trained[:, -1].contiguous()), samples, left_out)
 
 
 def _statistics(photos: Sequence[PixelFeatures]) -> tuple[Tensor, Tensor]:

@@ -25,7 +25,7 @@ from emat.methods.mixture import (
 )
 
 MOST_FOLDS = 5  # groups of photos that are left out in turn
-COMPARED_PHOTOS = 2  # a left-out photo is compared by the head with so many others, which keeps fitting quick
+COMPARED_PHOTOS = 4  # a left-out photo is compared by the head with so many others, which keeps fitting quick
 MOST_ABSENT = 4  # photos without a class that the head looks at, for the same reason
 NAN = float("nan")
 
@@ -41,7 +41,7 @@ class Learnt:
     spread: Tensor  # (features,)
     weights: Tensor  # (N, features)
     bias: Tensor  # (N,)
-    mixtures: Tensor  # (N, 4): head, learner, shift, agreement
+    mixtures: Tensor  # (N, 3): head, learner, shift
     presence: Tensor  # (N, 3): share, level, scale; NaN where the head's own presence counts
     left_out_iou: Tensor  # (P, N): what was reached on a photo of the class when it was left out; NaN if not known
     presence_right: Tensor  # (N,): share of the left-out photos whose presence was right; NaN if not known
@@ -53,7 +53,7 @@ class Learnt:
 
     def mixture(self, c: int) -> Mixture:
         """The mixture of a class."""
-        return Mixture(*self.mixtures[c].tolist())
+        return Mixture(*self.mixtures[c, :3].tolist())  # early files have a fourth column
 
     def presence_rule(self, c: int) -> PresenceRule | None:
         """The presence rule of a class; None where the head's own presence counts."""
