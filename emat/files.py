@@ -1,16 +1,19 @@
-"""Functions for files: complete writing, locks, hashes, lists of folders, names of photos, and journals.
+"""Functions for files: complete writing, locks, hashes, lists of folders, and names of photos.
 
 A file is written under a hidden name first and renamed when it is complete, so that an interrupted run never leaves
 half a file. `whole_file` does this for the whole package.
 """
 
+import errno
 import hashlib
+import itertools
 import json
 import os
+import platform
 import stat
-import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -18,6 +21,9 @@ from filelock import FileLock, Timeout
 from platformdirs import user_cache_dir
 
 from emat.errors import EmatError
+
+UNFINISHED = ".emat-unfinished-"  # begins the names of files that are not complete
+_numbers = itertools.count(1)
 
 
 def emat_home() -> Path:
@@ -43,24 +49,53 @@ def whole_file(path: Path) -> Iterator[Path]:
     Raises:
         EmatError: The file cannot be written, for example because the disk is full.
     """
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
+    unfinished = path.with_name(f"{UNFINISHED}{_machine()}-{os.getpid()}-{next(_numbers)}")
     try:
         with writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
+            remove_unfinished(path.parent)
             yield unfinished
             os.replace(unfinished, path)
     finally:
-        if unfinished.is_file():
+        with suppress(OSError):
             unfinished.unlink()
+
+
+@cache
+def remove_unfinished(folder: Path) -> None:
+    """Remove the unfinished files in a folder that killed processes of this machine left; once in a process."""
+    import psutil
+
+    with suppress(OSError):
+        for name in os.listdir(folder):
+            machine, _, rest = name.removeprefix(UNFINISHED).partition("-")
+            process = rest.partition("-")[0]
+            if not name.startswith(UNFINISHED) or machine != _machine() or not process.isdecimal():
+                continue
+            if not psutil.pid_exists(int(process)):
+                with suppress(OSError):
+                    (folder / name).unlink()
+
+
+@cache
+def _machine() -> str:
+    """A short name of this machine: other machines may share a folder, and their processes are not seen here."""
+    return hashlib.sha256(platform.node().encode()).hexdigest()[:8]
+
+
+class WriteError(EmatError):
+    """Something could not be written, so that to go on with the next photo is of no use."""
 
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn an OSError inside the block into an EmatError that says what to do."""
+    """Turn an OSError inside the block into a `WriteError` that says what to do."""
     try:
         yield
     except OSError as error:
-        raise EmatError(
+        if error.errno == errno.ENAMETOOLONG:
+            raise EmatError(f"the name {path.name[:60]!r}... is too long for a file; shorten it") from None
+        raise WriteError(
             f"{path} cannot be written: {error.strerror or error}; choose another folder or make room"
         ) from None
 
@@ -239,15 +274,26 @@ def inner_name(name: str) -> str:
     Names become paths of files that are written, and an annotation file may contain any name.
 
     Raises:
-        EmatError: The name is empty, an absolute path, or leads out of the folder.
+        EmatError: The name is empty, an absolute path, leads out of the folder, or is not UTF-8.
 
     >>> inner_name("cats\\\\a.jpg")
     'cats/a.jpg'
     """
+    if not is_text(name):
+        raise EmatError(f"the file name {os.fsencode(name)!r} is not UTF-8; rename the file")
     parts = [part for part in name.replace("\\", "/").split("/") if part != "."]
     if "" in parts or ".." in parts or not parts or ":" in parts[0] or "\0" in name:
         raise EmatError(f"the file name {name!r} leads out of the photo folder; make it relative to that folder")
     return "/".join(parts)
+
+
+def is_text(name: str) -> bool:
+    """Whether a name can be written as UTF-8; names of files that are not UTF-8 cannot."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def without_suffix(name: str) -> str:
@@ -257,66 +303,3 @@ def without_suffix(name: str) -> str:
     'v1.2/a.b'
     """
     return PurePosixPath(name).with_suffix("").as_posix()
-
-
-class Journal:
-    """A file that records what a run has done, so that an interrupted run continues where it stopped.
-
-    The first line is JSON that identifies the run, and each other line is a record. The journal is removed when the run
-    is complete. The journal of another run is replaced, and an incomplete last line is ignored.
-
-    Args:
-        path: The file.
-        run: What identifies the run.
-    """
-
-    def __init__(self, path: Path, run: dict[str, Any]) -> None:
-        self._path = path
-        kept = self._lines_of(run)
-        self._is_empty = not kept
-        write_text(path, "".join([json.dumps(run) + "\n", *kept]))
-        with writing(path):
-            self._file = path.open("a", encoding="utf-8")
-
-    def add(self, record: dict[str, Any]) -> None:
-        """Append a record, which is kept even if the process is killed immediately afterwards."""
-        try:
-            self._file.write(json.dumps(record, ensure_ascii=False, separators=(",", ":")) + "\n")
-            self._file.flush()
-            self._is_empty = False
-        except OSError as error:
-            raise EmatError(f"{self._path} cannot be written: {error.strerror}; make room and run again") from None
-
-    def records(self) -> Iterator[dict[str, Any]]:
-        """Give all records in the order in which they were added."""
-        with self._path.open(encoding="utf-8") as file:
-            next(file)
-            for line in file:
-                yield json.loads(line)
-
-    def leave(self) -> None:
-        """Close the journal and keep it for a run that continues; remove it if it is empty."""
-        self._file.close()
-        if self._is_empty:
-            self._path.unlink(missing_ok=True)
-
-    def remove(self) -> None:
-        """Remove the journal, because the run is complete."""
-        self._file.close()
-        self._path.unlink(missing_ok=True)
-
-    def _lines_of(self, run: dict[str, Any]) -> list[str]:
-        try:
-            with self._path.open(encoding="utf-8") as file:
-                if json.loads(file.readline()) != run:
-                    return []
-                return [line for line in file if _is_record(line)]
-        except (OSError, ValueError):
-            return []
-
-
-def _is_record(line: str) -> bool:
-    try:
-        return line.endswith("\n") and isinstance(json.loads(line), dict)
-    except ValueError:
-        return False

@@ -7,7 +7,6 @@ checkpoint refers to is replaced by one that does nothing before PyTorch's restr
 
 import hashlib
 import json
-import pickle
 import zipfile
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -20,7 +19,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from emat.errors import EmatError
-from emat.files import whole_file
+from emat.files import refuse_pipe, whole_file
 
 # The keys under which checkpoints store the weights: Lightning, trainers such as timm's, and DINO's teacher.
 NESTED_UNDER = ("state_dict", "model", "teacher")
@@ -55,6 +54,7 @@ def read_tensors(path: str | Path) -> dict[str, Tensor]:
         EmatError: The file cannot be read, is damaged or has no named tensors.
     """
     path = Path(path)
+    refuse_pipe(path)
     try:
         with path.open("rb") as file:
             start = file.read(9)
@@ -166,15 +166,7 @@ def _load_pickled(path: Path) -> dict[str, Tensor]:
         # The file is opened here because torch.load would choose the format by the suffix of a path.
         with torch.serialization.safe_globals(_stand_ins(path)), path.open("rb") as file:
             content = torch.load(file, map_location="cpu", weights_only=True)
-    except (
-        pickle.UnpicklingError,
-        RuntimeError,
-        ValueError,
-        EOFError,
-        TypeError,
-        KeyError,
-        AttributeError,
-    ) as error:
+    except Exception as error:  # damaged pickles and zips raise nearly everything: IndexError, struct.error, ...
         reason = str(error).strip().split("\n")[0][:120]
         raise EmatError(f"{path} is damaged, or is not a file of tensors that can be read safely ({reason})") from error
     return _named_tensors(content)

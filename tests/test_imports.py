@@ -14,6 +14,7 @@ PACKAGE = Path(__file__).parents[1] / "emat"
 LAYERS = [
     {"errors"},
     {"files", "progress", "plugins"},
+    {"journal"},
     {"archives"},
     {"images", "device", "distributed", "tensor_files"},
     {"formats"},
@@ -27,7 +28,7 @@ LAYERS = [
     {"reports", "scale", "integrations", "studio", "cli", "__main__"},
 ]
 APART = {("backbone", "datasets"), ("tasks", "model")}
-WITHOUT_TORCH = {"datasets", "tasks", "formats", "images", "errors", "files", "progress"}
+WITHOUT_TORCH = {"datasets", "tasks", "formats", "images", "errors", "files", "journal", "progress"}
 
 
 def layer_of(part: str) -> int:

@@ -13,10 +13,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from emat.cli.options import AsJson, BackboneName, DeviceName, HeadName
+from emat.cli.options import AsJson, BackboneName, DeviceName, HeadName, MaxPixels, StretchOption, reading_of
 from emat.datasets.layouts import open_dataset
 from emat.errors import EmatError
-from emat.images import PHOTO_SUFFIXES
+from emat.images import PHOTO_SUFFIXES, Reading
+from emat.images.sources import split_page
 from emat.inference.dataset_examples import MOST_EMPTY, examples_of, wanted_classes
 from emat.inference.example import Example
 from emat.inference.forecast import Forecast
@@ -34,7 +35,10 @@ def command(
     out: Annotated[Path, typer.Option("--out", "-o", help="The file to write, such as pets.emat.")],
     mask: Annotated[
         list[str] | None,
-        typer.Option(help="CLASS=MASK for a single photo. MASK is an image file or a box left,top,right,bottom."),
+        typer.Option(
+            help="CLASS=MASK for a single photo. MASK is an image file, one value of it as in mask.png:1, or a box "
+            "left,top,right,bottom."
+        ),
     ] = None,
     model: HeadName = "default",
     backbone: BackboneName = None,
@@ -43,6 +47,8 @@ def command(
     learn: Annotated[
         bool, typer.Option("--learn/--no-learn", help="Also train a pixel classifier on the examples.")
     ] = True,
+    stretch: StretchOption = None,
+    max_pixels: MaxPixels = None,
     device: DeviceName = "auto",
     thumbnails: Annotated[bool, typer.Option(help="Keep small pictures of the examples in the file.")] = True,
     as_json: AsJson = False,
@@ -54,8 +60,12 @@ def command(
     Example: emat fit a.jpg --mask cat=a_mask.png -o cat.emat
     """
     _refuse_unwritable(out)
-    segmenter = Segmenter.load(model, backbone=backbone, device=device, learn=None if learn else False)
-    shown = _single(examples, mask) if mask or _is_photo(examples) else _from_dataset(examples, classes, shots, learn)
+    reading = reading_of(stretch, max_pixels)
+    segmenter = Segmenter.load(model, backbone=backbone, device=device, learn=None if learn else False, reading=reading)
+    if mask or _is_photo(examples):
+        shown = _single(examples, mask)
+    else:
+        shown = _from_dataset(examples, classes, shots, learn, reading)
     segmenter.fit(shown).save(out, thumbnails=thumbnails)
     counts = Counter(name for example in segmenter.examples_ for name in example.classes)
     forecast = segmenter.forecast_
@@ -69,7 +79,8 @@ def command(
 
 
 def _is_photo(path: Path) -> bool:
-    return path.suffix.lower() in PHOTO_SUFFIXES and not path.is_dir()
+    file, _ = split_page(path)
+    return file.suffix.lower() in PHOTO_SUFFIXES and not file.is_dir()
 
 
 def _single(photo: Path, masks: list[str] | None) -> Iterator[Example]:
@@ -80,6 +91,8 @@ def _single(photo: Path, masks: list[str] | None) -> Iterator[Example]:
         name, equals, value = text.partition("=")
         if not equals or not name or not value:
             raise EmatError(f"--mask {text} cannot be read; write CLASS=MASK, as in --mask cat=cat_mask.png")
+        if name in given:
+            raise EmatError(f"--mask gives {name} twice; draw both into one mask, or give a data set")
         given[name] = _as_box(value) or value
     yield Example(photo, given)
 
@@ -92,9 +105,10 @@ def _as_box(text: str) -> tuple[float, ...] | None:
     return numbers if len(numbers) == 4 else None
 
 
-def _from_dataset(path: Path, only: str | None, shots: int | None, learn: bool) -> Iterator[Example]:
+def _from_dataset(path: Path, only: str | None, shots: int | None, learn: bool, reading: Reading) -> Iterator[Example]:
     """The photos of a data set with their masks; where something is learnt, also some that show none of the classes."""
     dataset = open_dataset(path)
+    dataset.reading = reading
     names = follow(dataset.names, len(dataset.names), "examples read")
     return examples_of(dataset, names, wanted_classes(dataset, only), shots, MOST_EMPTY if learn else 0)
 

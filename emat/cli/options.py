@@ -15,6 +15,7 @@ import typer
 
 from emat.datasets.layouts import LAYOUTS
 from emat.errors import EmatError
+from emat.images import Reading, Stretch
 from emat.progress import follow
 from emat.tasks.benchmark import Benchmark, open_benchmark
 from emat.tasks.sampling import TaskRequest
@@ -73,6 +74,16 @@ Tolerance = Annotated[
     float,
     typer.Option("--tolerance", help="How many pixels polygons may be off; 0 keeps every corner of every pixel."),
 ]
+StretchOption = Annotated[
+    str | None,
+    typer.Option(
+        "--stretch",
+        help="Photos of more than 8 bits: percentile, min-max, none or LOW,HIGH. Default: as fitted, or percentile.",
+    ),
+]
+MaxPixels = Annotated[
+    int | None, typer.Option("--max-pixels", min=1, help="The largest photo to read, in pixels. Default: 89 million.")
+]
 Refine = Annotated[
     str,
     typer.Option("--refine", help="Crisper masks: auto, mobilesam (emat weights fetch mobilesam), guided or none."),
@@ -89,6 +100,15 @@ def refinement(text: str) -> "Refinement | None":
     except EmatError:
         raise EmatError(f"--refine is {text!r}; it must be auto, mobilesam, guided or none") from None
     return cast("Refinement | None", way)
+
+
+def reading_of(stretch: str | None, max_pixels: int | None, usual: Reading | None = None) -> Reading:
+    """Return how photos are read by --stretch and --max-pixels; what is not given is as in `usual`."""
+    usual = usual or Reading()
+    return Reading(
+        usual.stretch if stretch is None else Stretch.read(stretch),
+        usual.max_pixels if max_pixels is None else max_pixels,
+    )
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -14,23 +13,28 @@ from emat.cli.options import (
     AsJson,
     DeviceName,
     MaskThreshold,
+    MaxPixels,
     PresenceThreshold,
     Refine,
     Shapes,
+    StretchOption,
     Tolerance,
+    reading_of,
     refinement,
 )
 from emat.cli.score_table import ScoreTable
 from emat.errors import EmatError
-from emat.files import file_sha256
+from emat.files import WriteError, file_sha256, inner_name
+from emat.formats.results import ResultTable, ResultWriter
 from emat.formats.table import ObjectTable, PixelSize
-from emat.formats.writing import WITH_OBJECTS, WRITERS, WriteOptions, Writer, open_writer
+from emat.formats.writing import WITH_OBJECTS, WRITERS, WriteOptions, open_writer, read_formats
 from emat.inference.photos import PhotoFile, Tiles, find_photos, read_ahead
 from emat.inference.prediction import Thresholds
 from emat.inference.segmenter import Segmenter
 from emat.progress import follow
 
 NO_ARGS_IS_HELP = True
+SCORES_ALONE = "csv"  # the format that writes scores.csv and nothing else
 SOME_SKIPPED = 3  # exit code if some photos could not be read
 
 
@@ -46,7 +50,9 @@ def command(
     segmenter: Annotated[Path, typer.Argument(help="A file that `emat fit` wrote.")],
     photos: Annotated[list[str], typer.Argument(help="Photos, folders or patterns such as 'in/*.jpg'.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="The folder for the results.")],
-    format: Annotated[str, typer.Option(help=f"The format of the masks: {', '.join(WRITERS)}.")] = "png",
+    format: Annotated[
+        str, typer.Option(help=f"Formats, with commas between them: {', '.join((*WRITERS, SCORES_ALONE))}.")
+    ] = "png",
     tiles: Annotated[
         str | None,
         typer.Option(help="For small objects in large photos: auto, or the number of tiles a side, such as 3."),
@@ -61,6 +67,11 @@ def command(
     instances: Annotated[
         bool, typer.Option("--instances", help="coco, labelme and yolo: write single objects, touching ones apart.")
     ] = False,
+    pages: Annotated[
+        str | None, typer.Option(help="all: predict every page of TIFF stacks. One page is named as in stack.tif[3].")
+    ] = None,
+    stretch: StretchOption = None,
+    max_pixels: MaxPixels = None,
     threshold_presence: PresenceThreshold = None,
     threshold_mask: MaskThreshold = None,
     shapes: Shapes = None,
@@ -70,21 +81,25 @@ def command(
 ) -> None:
     """Find the classes of a fitted segmenter in photos.
 
-    Masks are written to the folder in the chosen format, and scores to scores.csv in it. A photo that cannot be read is
-    reported and skipped, and the exit code is then 3. An interrupted run continues when it is started again.
+    Masks are written to the folder in the chosen formats, and scores to scores.csv in it. A photo that cannot be read
+    is reported and skipped, and the exit code is then 3. An interrupted run continues when it is started again.
 
-    Example: emat predict pets.emat holiday/ -o masks --format overlay --refine auto
+    Example: emat predict pets.emat holiday/ -o masks --format png,overlay --refine auto
     """
-    files = find_photos(photos, leave_out=out)
+    if pages not in (None, "all"):
+        raise EmatError(f"--pages is {pages!r}; it must be all. Name a single page as in 'stack.tif[3]'")
+    files = find_photos(photos, leave_out=out, all_pages=pages == "all")
+    formats = [name for name in read_formats(format, [SCORES_ALONE]) if name != SCORES_ALONE]
     options = WriteOptions(shapes, tolerance)
     way = refinement(refine)
     size = None if pixel_size is None else PixelSize.read(pixel_size)
     if size is not None and table is None:
         raise EmatError("--pixel-size is for the table of objects; give --table objects.csv too")
-    if instances and format not in WITH_OBJECTS:
+    if instances and not set(formats) & set(WITH_OBJECTS):
         raise EmatError(f"--instances is for the formats {', '.join(WITH_OBJECTS)}, not {format}")
     fitted = _load(segmenter, device, _tiles(tiles))
     fitted.refine = way
+    fitted.reading = reading_of(stretch, max_pixels, fitted.reading)
     chosen = Thresholds(
         fitted.thresholds.presence if threshold_presence is None else threshold_presence,
         fitted.thresholds.mask if threshold_mask is None else threshold_mask,
@@ -96,19 +111,21 @@ def command(
         "thresholds": [chosen.presence, chosen.mask],
         "refine": refine,
         "instances": instances,
+        "stretch": str(fitted.reading.stretch),
         "table": None if table is None else [str(table.resolve()), pixel_size],
     }
     run = hashlib.sha256(json.dumps(identity).encode()).hexdigest()
-    with open_writer(format, out, fitted.classes_, options=options, run=run) as writer:
+    scores, objects = ScoreTable(fitted.classes_), None if table is None else ObjectTable(size)
+    tables = [ResultTable(out / "scores.csv", scores.header, scores.key)]
+    if table is not None and objects is not None:
+        tables.append(ResultTable(table, objects.header, objects.key))
+    with open_writer(formats, out, fitted.classes_, options=options, run=run, tables=tables) as writer:
         done = writer.done()
         if done and not as_json:
             typer.echo(f"continuing: {sum(photo.name in done for photo in files)} of {len(files)} photos are done")
-        with (
-            ScoreTable(out / "scores.csv", fitted.classes_, keep=done) as scores,
-            nullcontext() if table is None else ObjectTable(table, size, keep=done) as objects,
-        ):
-            todo = [photo for photo in files if photo.name not in done]
-            skipped = list(_predict(fitted, todo, writer, scores, objects, instances))
+        todo = [photo for photo in files if photo.name not in done]
+        skipped = list(_predict(fitted, todo, writer, scores, objects, instances))
+        scores.rows = list(writer.rows(scores.key))
     _tell(files, skipped, scores, out, format, as_json)
     if skipped:
         raise typer.Exit(SOME_SKIPPED)
@@ -136,24 +153,30 @@ def _tiles(text: str | None) -> Tiles:
 def _predict(
     fitted: Segmenter,
     photos: Sequence[PhotoFile],
-    writer: Writer,
+    writer: ResultWriter,
     scores: ScoreTable,
     objects: ObjectTable | None,
     instances: bool,
 ) -> Iterator[Skipped]:
     """Predict and write one photo after the other; yields those that could not be read."""
-    reading = zip(photos, read_ahead(photo.path for photo in photos), strict=True)
-    for photo, read in follow(reading, len(photos), "photos predicted"):
-        if read.pixels is None:
-            typer.secho(f"emat: skipped: {read.problem}", err=True, fg=typer.colors.YELLOW)
-            yield Skipped(str(photo.path), str(read.problem))
-            continue
-        prediction = fitted.predict(read.pixels)
-        scores.add(photo.name, prediction)
-        if objects is not None:
-            objects.add(photo.name, {name: prediction.instances(name).rows for name in prediction.classes})
-        numbered = prediction.object_image if instances else None
-        writer.write(photo.name, prediction.label_map, prediction.photo, photo.path, numbered)
+    ahead = read_ahead((photo.path for photo in photos), reading=fitted.reading)
+    for photo, read in follow(zip(photos, ahead, strict=True), len(photos), "photos predicted"):
+        try:
+            name = inner_name(photo.name)
+            if read.pixels is None:
+                raise read.problem or EmatError(f"{photo.path} was not read")
+            prediction = fitted.predict(read.pixels)
+            rows = {scores.key: [scores.row(name, prediction)]}
+            if objects is not None:
+                found = {each: prediction.instances(each).rows for each in prediction.classes}
+                rows[objects.key] = objects.rows(name, found)
+            numbered = prediction.object_image if instances else None
+            writer.write(name, prediction.label_map, prediction.photo, photo.path, numbered, rows)
+        except WriteError:
+            raise  # the next photo could not be written either
+        except EmatError as problem:
+            typer.secho(f"emat: skipped: {problem}", err=True, fg=typer.colors.YELLOW)
+            yield Skipped(str(photo.path), str(problem))
 
 
 def _tell(

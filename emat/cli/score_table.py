@@ -1,10 +1,6 @@
 """The verdict on whole photos that `emat predict` writes to scores.csv and prints: which class is in which photo."""
 
-import csv
-from collections.abc import Sequence, Set
-from contextlib import suppress
-from pathlib import Path
-from types import TracebackType
+from collections.abc import Sequence
 
 import numpy as np
 from rich import box
@@ -13,7 +9,6 @@ from rich.markup import escape
 from rich.table import Table
 from scipy import ndimage
 
-from emat.errors import EmatError
 from emat.inference.prediction import Prediction
 
 PRINTED_PHOTOS = 12  # of more photos only the sums are printed; the file has them all
@@ -22,39 +17,31 @@ TOUCHING = np.ones((3, 3), bool)  # pixels that touch at a corner belong to one 
 
 
 class ScoreTable:
-    """A CSV file that grows photo by photo.
+    """The columns and rows of scores.csv.
 
     Its columns are the photo and the score of each class, then of each class whether it is present (1 or 0), its share
     of the pixels and the number of its regions.
 
     Args:
-        path: The file.
         classes: The names of the classes.
-        keep: Photos whose rows are kept if the file exists already.
     """
 
-    def __init__(self, path: Path, classes: Sequence[str], keep: Set[str]) -> None:
+    key = "scores"
+
+    def __init__(self, classes: Sequence[str]) -> None:
         self._classes = tuple(classes)
         parts = [f"{name}: {part}" for part in (PRESENT, SHARE, REGIONS) for name in classes]
-        header = ["photo", *classes, *parts]
-        self.rows = [row for row in _rows(path) if len(row) == len(header) and row[0] in keep]
-        try:
-            self._file = path.open("w", encoding="utf-8", newline="")
-        except OSError as error:
-            raise EmatError(f"{path} cannot be written: {error.strerror}; choose another folder with --out") from None
-        self._writer = csv.writer(self._file)
-        self._writer.writerows([header, *self.rows])
+        self.header = ["photo", *classes, *parts]
+        self.rows: list[list[str]] = []  # of all photos, when the run has ended
 
-    def add(self, photo: str, prediction: Prediction) -> None:
-        """Append the row of one photo."""
+    def row(self, photo: str, prediction: Prediction) -> list[str]:
+        """Return the row of one photo."""
         masks = [prediction.mask(name) for name in self._classes]
         scores = [f"{prediction.scores[name]:.4f}" for name in self._classes]
         present = [str(int(mask.any())) for mask in masks]
         shares = [f"{mask.mean():.4f}" for mask in masks]
         regions = [str(ndimage.label(mask, TOUCHING)[1]) for mask in masks]
-        self.rows.append([photo, *scores, *present, *shares, *regions])
-        self._writer.writerow(self.rows[-1])
-        self._file.flush()
+        return [photo, *scores, *present, *shares, *regions]
 
     def present(self) -> dict[str, int]:
         """In how many photos each class is present."""
@@ -81,17 +68,3 @@ class ScoreTable:
                     area = f"{float(share):.1%}"
                     table.add_row(escape(photo), escape(name), f"{float(score):.2f}", verdict, area, str(regions))
         Console().print(table)
-
-    def __enter__(self) -> "ScoreTable":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._file.close()
-
-
-def _rows(path: Path) -> list[list[str]]:
-    with suppress(OSError, UnicodeDecodeError, csv.Error), path.open(encoding="utf-8", newline="") as file:
-        return list(csv.reader(file))
-    return []

@@ -17,6 +17,7 @@ from emat.errors import EmatError
 from emat.files import walk
 from emat.images import Pixels, photo_size, read_photo
 
+LARGEST_MEMBER = 1 << 30  # bytes of one photo or mask, unpacked
 DEEPEST = 4  # levels below the root; the deepest known layout is VOCdevkit/VOC2012/ImageSets/Segmentation
 
 
@@ -71,15 +72,13 @@ class FileTree:
         if not self.zipped:
             return self.root / path
         try:
-            return self._zip().read(path)
-        except (
-            KeyError,
-            zipfile.BadZipFile,
-            OSError,
-            RuntimeError,
-            NotImplementedError,
-            ValueError,
-        ) as error:
+            archive = self._zip()
+            if archive.getinfo(path).file_size > LARGEST_MEMBER:
+                raise EmatError(f"{self.describe(path)} is larger than {LARGEST_MEMBER >> 20} MB; unpack the zip first")
+            return archive.read(path)
+        except EmatError:
+            raise
+        except Exception as error:  # a damaged member raises nearly everything: zlib.error, EOFError, struct.error, ...
             raise EmatError(f"{self.describe(path)} cannot be read: {error}; fetch the zip again") from None
 
     def describe(self, path: str) -> str:
@@ -113,7 +112,7 @@ class FileTree:
             if process not in self._opened:
                 try:
                     self._opened = {process: zipfile.ZipFile(self.root)}
-                except (zipfile.BadZipFile, OSError) as error:
+                except Exception as error:  # as above
                     raise EmatError(f"{self.root} cannot be opened: {error}; fetch the zip again") from None
             return self._opened[process]
 

@@ -19,7 +19,7 @@ from emat.evaluation.evaluated_method import EvaluatedMethod
 from emat.evaluation.metrics import TaskOutcome
 from emat.evaluation.one_pass import Limits, OnePass, QueryWork, TaskIndex, default_limits, plan
 from emat.features import FeatureCache
-from emat.files import Journal
+from emat.journal import Journal
 from emat.methods.base import PAPER_THRESHOLDS, Thresholds
 from emat.refine.refiner import Refinement, refiner_of
 from emat.tasks.task import Configuration

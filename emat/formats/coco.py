@@ -1,7 +1,7 @@
 """COCO instance JSON: one file for all photos, with objects as polygons or run lengths."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from emat.formats.class_names import VOID_NAME, number_classes
 from emat.formats.drawing import Drawing, DrawnObject, LabelMap
 from emat.formats.regions import Region, outline
 from emat.formats.run_lengths import Counts, counts_of_mask, counts_of_region, pack
-from emat.formats.writing import Writer
+from emat.formats.writing import WriteOptions, Writer
 from emat.images import VOID, Pixels
 from emat.progress import tell_once
 
@@ -110,13 +110,17 @@ class CocoWriter(Writer):
             "iscrowd": 0,
         }
 
-    def _finish(self) -> None:
+    def head(self) -> dict[str, Any]:
+        """Return everything but the photos and their objects."""
         categories = [
             {"id": number, "name": name, "supercategory": ""}
             for number, name in enumerate(self.classes, start=1)
             if name != VOID_NAME
         ]
-        head = {"info": {"description": "label maps written by emat"}, "licenses": [], "categories": categories}
+        return {"info": {"description": "label maps written by emat"}, "licenses": [], "categories": categories}
+
+    def _finish(self) -> None:
+        head = self.head()
         with whole_file(self.out / self.file) as unfinished, unfinished.open("w", encoding="utf-8") as file:
             file.write(json.dumps(head, ensure_ascii=False)[:-1])
             for title, items in (("images", self._photos()), ("annotations", self._annotations())):
@@ -137,6 +141,24 @@ class CocoWriter(Writer):
         )
         for number, (photo, drawn) in enumerate(objects, start=1):
             yield {"id": number, "image_id": photo, **drawn}
+
+
+def coco_content(
+    name: str, label_map: LabelMap, classes: Sequence[str], objects: NDArray[np.int32] | None = None
+) -> dict[str, Any]:
+    """Return the content of a COCO file for one photo, as `CocoWriter` writes it.
+
+    Args:
+        name: The file name of the photo.
+        label_map: Class indices, (H, W).
+        classes: The names of the classes.
+        objects: The number of the single object at each pixel, (H, W), to keep touching ones apart.
+    """
+    writer = CocoWriter(Path(), classes, WriteOptions())
+    writer._objects = objects
+    record = {"name": name, writer.format: writer._write(name, label_map, None, None)}
+    writer.journal = lambda: iter([record])
+    return {**writer.head(), "images": list(writer._photos()), "annotations": list(writer._annotations())}
 
 
 def _by_id(items: Iterable[dict[str, Any]], called: str, what: str) -> dict[int, dict[str, Any]]:

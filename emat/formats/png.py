@@ -27,10 +27,10 @@ class PngWriter(Writer):
 
     format = "png"
 
-    def __init__(self, out: Path, classes: Sequence[str], options: WriteOptions, run: str) -> None:
+    def __init__(self, out: Path, classes: Sequence[str], options: WriteOptions) -> None:
         if len(classes) >= VOID:
             raise EmatError(f"an indexed PNG holds up to {VOID - 1} classes, not {len(classes)}; write coco instead")
-        super().__init__(out, classes, options, run)
+        super().__init__(out, classes, options)
 
     def result_path(self, name: str) -> str:
         """Return the path of the mask."""

@@ -1,12 +1,8 @@
 """A CSV table of single objects, a row for each, as `emat predict --table` writes it."""
 
-import csv
 import re
-from collections.abc import Mapping, Sequence, Set
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from types import TracebackType
 
 from emat.errors import EmatError
 
@@ -53,50 +49,30 @@ class PixelSize:
 
 
 class ObjectTable:
-    """A CSV file that grows photo by photo.
+    """The columns and rows of the table of objects.
 
     Args:
-        path: The file.
         pixel_size: The side of a pixel, for a column of areas in real units.
-        keep: Photos whose rows are kept if the file exists already.
     """
 
-    def __init__(self, path: Path, pixel_size: PixelSize | None, keep: Set[str]) -> None:
-        self._pixel_size = pixel_size
-        header = [*COLUMNS, *([pixel_size.column] if pixel_size else [])]
-        kept = [row for row in _rows(path) if row and row[0] in keep]
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = path.open("w", encoding="utf-8", newline="")
-        except OSError as error:
-            raise EmatError(f"{path} cannot be written: {error.strerror}; choose another file with --table") from None
-        self._writer = csv.writer(self._file)
-        self._writer.writerows([header, *kept])
+    key = "objects"
 
-    def add(self, photo: str, objects: Mapping[str, Sequence[ObjectRow]]) -> None:
-        """Append a row for each object of one photo.
+    def __init__(self, pixel_size: PixelSize | None) -> None:
+        self._pixel_size = pixel_size
+        self.header = [*COLUMNS, *([pixel_size.column] if pixel_size else [])]
+
+    def rows(self, photo: str, objects: Mapping[str, Sequence[ObjectRow]]) -> list[list[str]]:
+        """Return a row for each object of one photo.
 
         Args:
             photo: The photo's name.
             objects: The objects of each class, by the class's name.
         """
-        for name, rows in objects.items():
-            for row in rows:
+        found = []
+        for name, measured in objects.items():
+            for row in measured:
+                numbers = [str(number) for number in (row.id, row.area, *row.box)]
                 centre = [f"{coordinate:.2f}" for coordinate in row.centroid]
                 real = [f"{row.area * self._pixel_size.side**2:.6g}"] if self._pixel_size else []
-                self._writer.writerow([photo, name, row.id, row.area, *row.box, *centre, f"{row.score:.4f}", *real])
-        self._file.flush()
-
-    def __enter__(self) -> "ObjectTable":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._file.close()
-
-
-def _rows(path: Path) -> list[list[str]]:
-    with suppress(OSError, UnicodeDecodeError, csv.Error), path.open(encoding="utf-8", newline="") as file:
-        return list(csv.reader(file))[1:]
-    return []
+                found.append([photo, name, *numbers, *centre, f"{row.score:.4f}", *real])
+        return found

@@ -11,25 +11,22 @@ A run that was interrupted can be continued.
 """
 
 from abc import ABC, abstractmethod
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from types import TracebackType
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from emat.errors import EmatError
-from emat.files import Journal, inner_name
 from emat.formats.class_names import BACKGROUND_NAMES, IGNORED_NAMES
 from emat.formats.drawing import LabelMap
 from emat.formats.regions import Region, trace_classes
-from emat.images import VOID, Pixels
+from emat.formats.results import ResultTable, ResultWriter
+from emat.images import Pixels
 
-JOURNAL = ".emat-journal.jsonl"
 SHAPES = ("masks", "polygons")
 FILE_SUFFIXES = (".json", ".jsonl", ".png", ".jpg", ".jpeg", ".txt", ".yaml", ".zip")
 
@@ -67,79 +64,26 @@ class WriteOptions:
 
 
 class Writer(ABC):
-    """Writes label maps into a folder. Use it from one thread.
-
-    Use it in a `with` block, or call `close` when all photos are written. If the block ends with an error, the run can
-    be continued: a new writer with the same arguments names in `done` the photos that are written already.
+    """One format of results. `ResultWriter` calls it for every photo, and keeps the journal.
 
     Args:
         out: The folder; it is made if it does not exist.
         classes: The names of the classes; `classes[i]` has index i + 1 in label maps.
         options: How regions are written.
-        run: Distinguishes runs that must not continue each other.
 
     Raises:
-        EmatError: `out` is a file, or a class name cannot be written.
+        EmatError: A class name cannot be written in this format.
     """
 
     format: ClassVar[str]
     needs_photo: ClassVar[bool] = False  # whether `write` needs the pixels of the photo
 
-    def __init__(self, out: Path, classes: Sequence[str], options: WriteOptions, run: str) -> None:
+    def __init__(self, out: Path, classes: Sequence[str], options: WriteOptions) -> None:
         self.out = out
         self.classes = tuple(classes)
         self.options = options
-        _refuse_unusable(out, self.classes)
-        header = {"format": self.format, "classes": self.classes, "options": vars(options), "run": run}
-        self._journal = Journal(out / JOURNAL, {**header, "classes": list(self.classes)})
-        # "place" is the result's path; the key has to stay, because journals of interrupted runs have it.
-        self._written = {str(record["place"]): str(record["name"]) for record in self._journal.records()}
-        self._times = Counter(str(record["name"]) for record in self._journal.records())
+        self.journal: Callable[[], Iterator[dict[str, Any]]] = lambda: iter(())
         self._objects: NDArray[np.int32] | None = None  # of the photo that is being written
-        self._begin()
-        self._before = {name for path, name in self._written.items() if self._is_there(path)}
-
-    def done(self) -> set[str]:
-        """Return the names of photos that an earlier, interrupted run has written."""
-        return set(self._before)
-
-    def write(
-        self,
-        name: str,
-        label_map: LabelMap,
-        photo: Pixels | None = None,
-        photo_file: Path | None = None,
-        objects: NDArray[np.int32] | None = None,
-    ) -> None:
-        """Write the result of one photo.
-
-        Args:
-            name: The path of the photo relative to the folder of photos, with suffix.
-            label_map: Class indices, (H, W): 0 is background, i is `classes[i - 1]`, 255 is void.
-            photo: The pixels, (H, W, 3) uint8, for formats that show the photo.
-            photo_file: The path of the photo, for formats that refer to it.
-            objects: The number of the single object at each pixel, (H, W), for formats that write objects
-                (`WITH_OBJECTS`).
-
-        Raises:
-            EmatError: The label map does not fit the photo or the classes, two photos would have the same result, or
-                the file cannot be written.
-        """
-        name = inner_name(name)
-        self._refuse_foreign(name, label_map, photo)
-        path = self.result_path(name)
-        other = self._written.setdefault(path, name)
-        if other != name:
-            raise EmatError(f"{other} and {name} would both be written to {path}; rename one of the photos")
-        self._objects = objects
-        record = self._write(name, label_map, photo, photo_file)
-        self._journal.add({"name": name, "place": path, **record})
-        self._times[name] += 1
-
-    def close(self) -> None:
-        """Complete the results, after all photos are written."""
-        self._finish()
-        self._journal.remove()
 
     @abstractmethod
     def result_path(self, name: str) -> str:
@@ -164,65 +108,71 @@ class Writer(ABC):
         return trace_classes(label_map, self._objects)
 
     def _records(self) -> Iterator[dict[str, Any]]:
-        """Give what `_write` returned for each photo, in order; only the last if a photo was written twice."""
-        left = Counter(self._times)
-        for record in self._journal.records():
-            left[record["name"]] -= 1
-            if left[record["name"]] == 0:
-                yield record
+        """Give the name of each photo with what `_write` returned for it, in order."""
+        return ({"name": record["name"], **record[self.format]} for record in self.journal())
 
     def _is_there(self, path: str) -> bool:
         return (self.out / path).is_file()
 
-    def _refuse_foreign(self, name: str, label_map: LabelMap, photo: Pixels | None) -> None:
-        if label_map.ndim != 2 or 0 in label_map.shape or label_map.dtype.kind not in "ui":
-            raise EmatError(f"the label map of {name} must be (H, W) class indices, not {label_map.shape}")
-        highest = int(np.where(label_map == VOID, 0, label_map).max())
-        if highest > len(self.classes):
-            raise EmatError(f"the label map of {name} has class {highest}, but there are {len(self.classes)} classes")
-        if self.needs_photo and photo is None:
-            raise EmatError(f"the format {self.format} shows the photos, but {name} is missing; add the photos")
-        if photo is not None and photo.shape[:2] != label_map.shape:
-            raise EmatError(
-                f"the mask of {name} is {_size(label_map)} but its photo is {_size(photo)}; "
-                "save the mask at the photo's size"
-            )
 
-    def __enter__(self) -> "Writer":
-        return self
+def read_formats(text: str, further: Sequence[str] = ()) -> tuple[str, ...]:
+    """Read a list of formats such as `png,coco`.
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self._journal.leave()
+    Args:
+        text: The formats with commas between them.
+        further: Names that are allowed beside those of `WRITERS`.
+
+    Raises:
+        EmatError: There is no such format, one is there twice, or two would write to the same files.
+
+    >>> read_formats("png, coco")
+    ('png', 'coco')
+    """
+    formats = tuple(part.strip() for part in text.split(","))
+    allowed = (*WRITERS, *further)
+    for name in formats:
+        if name not in allowed:
+            raise EmatError(f"there is no format {name!r}; the formats are {', '.join(allowed)}")
+    if len(set(formats)) != len(formats):
+        raise EmatError(f"--format {text} has a format twice; give each once")
+    return formats
 
 
 def open_writer(
-    format: str, out: Path, classes: Sequence[str], *, options: WriteOptions | None = None, run: str = ""
-) -> Writer:
-    """Open a writer.
+    formats: str | Sequence[str],
+    out: Path,
+    classes: Sequence[str],
+    *,
+    options: WriteOptions | None = None,
+    run: str = "",
+    tables: Sequence[ResultTable] = (),
+) -> ResultWriter:
+    """Open a folder for results.
 
     Args:
-        format: One of `WRITERS`, such as "coco".
+        formats: One of `WRITERS` such as "coco", several of them such as "png,coco", or a sequence of them.
         out: The folder for the results; it is made if it does not exist.
         classes: The names of the classes; `classes[i]` has index i + 1 in label maps.
         options: How regions are written.
         run: Distinguishes runs that must not continue each other, such as predictions of two different heads.
+        tables: Tables that are written from the rows of the photos.
 
     Returns:
         The writer.
 
     Raises:
-        EmatError: There is no such format, `out` is a file, or a class name cannot be written.
+        EmatError: There is no such format, `out` is a file or is being written by another process, or a class name
+            cannot be written.
     """
-    if format not in WRITERS:
-        raise EmatError(f"there is no format {format!r}; the formats are {', '.join(WRITERS)}")
-    module, _, name = WRITERS[format].partition(":")
-    writer: type[Writer] = getattr(import_module(module), name)
-    return writer(out, classes, options or WriteOptions(), run)
+    names = read_formats(formats) if isinstance(formats, str) else tuple(formats)
+    options = options or WriteOptions()
+    _refuse_unusable(out, tuple(classes))
+    writers: list[Writer] = []
+    for each in names:
+        module, _, name = WRITERS[each].partition(":")
+        form: type[Writer] = getattr(import_module(module), name)
+        writers.append(form(out, classes, options))
+    return ResultWriter(out, classes, writers, tables, options, run)
 
 
 def _refuse_unusable(out: Path, classes: tuple[str, ...]) -> None:
@@ -238,7 +188,3 @@ def _refuse_unusable(out: Path, classes: tuple[str, ...]) -> None:
     if len(set(classes)) != len(classes):
         twice = next(name for name in classes if classes.count(name) > 1)
         raise EmatError(f"the class {twice!r} is given twice; rename one of them")
-
-
-def _size(pixels: NDArray[Any]) -> str:
-    return f"{pixels.shape[1]} x {pixels.shape[0]}"

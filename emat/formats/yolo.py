@@ -74,10 +74,10 @@ class YoloWriter(Writer):
 
     format = "yolo"
 
-    def __init__(self, out: Path, classes: Sequence[str], options: WriteOptions, run: str) -> None:
+    def __init__(self, out: Path, classes: Sequence[str], options: WriteOptions) -> None:
         if options.shapes == "masks":
             raise EmatError("YOLO files can only have polygons; write coco or labelme for masks")
-        super().__init__(out, classes, options, run)
+        super().__init__(out, classes, options)
 
     def result_path(self, name: str) -> str:
         """Return the path of the text file: `labels` replaces the last folder `images`, as in YOLO tools."""

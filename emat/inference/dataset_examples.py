@@ -55,6 +55,11 @@ def examples_of(
     for name in names:
         label_map = dataset.mask(name)
         values = np.unique(label_map).tolist()
+        if unknown := [value for value in values if value > len(dataset.classes) and value != VOID]:
+            raise EmatError(
+                f"the mask of {name} has the value {unknown[0]}, but there are {len(dataset.classes)} classes; "
+                "name the others too, or correct the mask"
+            )
         shown = {c: 1 + index for index, c in enumerate(dataset.classes) if 1 + index in values and 1 + index != VOID}
         chosen = [c for c in shown if c in wanted and (shots is None or taken[c] < shots)]
         undecided = np.isin(label_map, [VOID, *(value for c, value in shown.items() if c not in chosen)])

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 from emat.errors import EmatError
-from emat.formats.drawing import FEWEST_NUMBERS, Drawing, DrawnObject, Polygon, RunLengths
+from emat.formats.drawing import FEWEST_NUMBERS, Drawing, DrawnObject, Polygon, RunLengths, checked
 from emat.images import VOID as UNKNOWN
-from emat.images import ObjectMask, Pixels, Source, describe, read_object, read_photo
+from emat.images import ObjectMask, Pixels, Reading, Source, describe, read_object, read_photo
 
 Mask: TypeAlias = NDArray[np.bool_]  # (H, W)
 Box: TypeAlias = "tuple[float, float, float, float]"  # left, top, right, bottom in pixels
@@ -36,8 +36,15 @@ class Scribble:
     width: float = 5.0  # of a stroke, and across a point
 
     def mask(self, size: tuple[int, int]) -> Mask:
-        """Draw it on a photo of `size` (H, W)."""
+        """Draw it on a photo of `size` (H, W); EmatError if a coordinate is not a number, or far from the photo."""
         height, width = size
+        try:
+            for stroke in (*self.strokes, self.points):
+                checked([number for corner in stroke for number in corner], size)
+            if not 0 < self.width <= max(size):
+                raise ValueError(f"its width is {self.width}")
+        except (ValueError, TypeError, ArithmeticError) as error:
+            raise EmatError(f"a scribble cannot be drawn: {error}; give points (x, y) in pixels") from None
         image = Image.new("1", (width, height))
         draw = ImageDraw.Draw(image)
         for stroke in self.strokes:
@@ -56,7 +63,7 @@ class Example:
     A photo is a path, a file's bytes, a PIL image or an array (H, W, 3). A mask is
 
     - an image that shows the object bright on dark (a path, bytes or a PIL image), or an array (H, W) that is not 0
-      there;
+      there; ``"mask.png:1"`` chooses a value where there are several (`emat.images.object_masks`);
     - a box ``(left, top, right, bottom)`` in pixels;
     - a polygon ``[(x, y), ...]`` or ``[x, y, x, y, ...]`` in pixels, or a list of several;
     - COCO run lengths ``{"size": [H, W], "counts": ...}``, compressed or not;
@@ -110,9 +117,13 @@ class Example:
             return self.name
         return Path(self.photo).name if isinstance(self.photo, (str, Path)) else describe(self.photo)
 
-    def read(self) -> "MaskedPhoto":
-        """Read the photo and its masks; EmatError says what is wrong with them."""
-        photo = read_photo(self.photo, name=self.name)
+    def read(self, reading: Reading | None = None) -> "MaskedPhoto":
+        """Read the photo and its masks; EmatError says what is wrong with them.
+
+        Args:
+            reading: How the photo is read.
+        """
+        photo = read_photo(self.photo, name=self.name, reading=reading or Reading())
         height, width = photo.shape[:2]
         void = np.zeros((height, width), bool)
         if self.void is not None:

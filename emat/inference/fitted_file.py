@@ -21,8 +21,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from emat.errors import EmatError
-from emat.images import Pixels, resize_mask, resize_photo
+from emat.files import refuse_pipe
+from emat.images import Pixels, Stretch, resize_mask, resize_photo
 from emat.inference.example import Example, MaskedPhoto
+from emat.inference.fitted_checks import MOST_EXAMPLES, check_entry, check_picture, check_tensors
 from emat.methods.leave_out import Learnt
 from emat.methods.panet import FeatureSums
 from emat.methods.pfenet import PFENetSupport
@@ -196,10 +198,12 @@ class Fitted:
     examples: tuple[FittedExample, ...]
     learnt: Learnt | None = None  # None in files of segmenters that do not learn
     learns: bool = False
+    stretch: Stretch = field(default_factory=Stretch)
 
 
 def is_fitted(path: Path) -> bool:
     """Whether the file says that it is a fitted segmenter; a damaged one may still say so."""
+    refuse_pipe(path)
     with path.open("rb") as file:
         start = file.read(9)
     return start[8:9] == b"{" and read_metadata(path).get("format") == FORMAT
@@ -211,6 +215,7 @@ def write_fitted(
     examples: Sequence[FittedExample],
     thumbnails: bool,
     learnt: Learnt | None = None,
+    stretch: Stretch | None = None,
 ) -> None:
     """Write a fitted segmenter, whole or not at all.
 
@@ -220,6 +225,7 @@ def write_fitted(
         examples: The examples it was fitted with.
         thumbnails: Whether to keep small pictures of the examples, and what can be learnt from again.
         learnt: What the examples taught; None if the segmenter does not learn.
+        stretch: How photos of more than 8 bits were read.
 
     Raises:
         EmatError: If the file cannot be written, or the method's encodings cannot be stored.
@@ -240,6 +246,7 @@ def write_fitted(
             tensors.update(_working_tensors(index, example.working))
             listed[-1]["working"] = {"classes": list(example.working.masks), "sparse": example.working.sparse}
     metadata = {"format": FORMAT, "version": str(VERSION), "examples": json.dumps(listed), **head.metadata()}
+    metadata["stretch"] = str(stretch or Stretch())
     if learnt is not None:
         metadata["learn"] = "yes"
         tensors.update({f"{LEARNT}{name}": value.contiguous() for name, value in pack(learnt).items()})
@@ -263,31 +270,43 @@ def read_fitted(path: Path) -> Fitted:
     tensors = load_safetensors(path)
     weights = {name.removeprefix(HEAD): value for name, value in tensors.items() if name.startswith(HEAD)}
     try:
+        if not all(bool(torch.isfinite(value).all()) for value in weights.values() if value.is_floating_point()):
+            raise ValueError("its head holds values that are not numbers")
         listed = json.loads(metadata["examples"])
-        examples = tuple(_example(entry, index, tensors) for index, entry in enumerate(listed))
-        if not examples:
+        if not isinstance(listed, list) or not 0 < len(listed) <= MOST_EXAMPLES:
             raise ValueError("no examples")
+        letters: dict[str, int] = {}
+        examples = tuple(_example(entry, index, tensors, letters) for index, entry in enumerate(listed))
         own = {name.removeprefix(LEARNT): value for name, value in tensors.items() if name.startswith(LEARNT)}
+        classes = {name for example in examples for name in example.encodings}
+        check_tensors("learnt", own, {"N": len(classes)})
         learnt = unpack("learnt", own) if own else None
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise EmatError(f"{path} is damaged ({type(error).__name__}: {error}); fit it again") from None
-    return Fitted(head_from(weights, metadata, path), examples, learnt, metadata.get("learn") == "yes")
+    stretch = Stretch.read(metadata.get("stretch", "percentile"))
+    return Fitted(head_from(weights, metadata, path), examples, learnt, metadata.get("learn") == "yes", stretch)
 
 
-def _example(entry: Mapping[str, Any], index: int, tensors: Mapping[str, Tensor]) -> FittedExample:
+def _example(
+    entry: Mapping[str, Any], index: int, tensors: Mapping[str, Tensor], letters: dict[str, int]
+) -> FittedExample:
+    check_entry(entry)
     classes = [str(name) for name in entry["classes"]]
     encodings = {}
     for number, (name, kind) in enumerate(zip(classes, entry["encodings"], strict=True)):
         start = f"example.{index}.{number}."
         own = {key.removeprefix(start): value for key, value in tensors.items() if key.startswith(start)}
+        check_tensors(kind, own, letters)
         encodings[name] = unpack(kind, own)
     small = None
     if f"example.{index}.thumbnail" in tensors:
         masks = {name: tensors[f"example.{index}.{number}.thumbnail"].numpy() for number, name in enumerate(classes)}
         small = Thumbnail(tensors[f"example.{index}.thumbnail"].numpy(), masks)
+        check_picture(small.photo, small.masks, "thumbnail")
     working = None
     if "working" in entry:
         working = _working(entry["working"], f"example.{index}.working", tensors)
+        check_picture(working.photo, {**working.masks, "others": working.other}, "working photo")
     return FittedExample(str(entry["name"]), encodings, small, working)
 
 

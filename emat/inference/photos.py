@@ -15,11 +15,14 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from emat.errors import EmatError
-from emat.images import PHOTO_SUFFIXES, Pixels, Source, read_photo
+from emat.images import PHOTO_SUFFIXES, Pixels, Reading, Source, read_photo
+from emat.images.sources import TIFF_SUFFIXES, split_page
+from emat.images.sources import pages as count_pages
 
 READ_AHEAD = 2  # photos in memory beside the one that is predicted
 MOST_DETAIL = 1024  # side, in pixels, at which probabilities are kept; masks come from a far coarser grid
 OVERLAP = 0.25  # share of a tile that its neighbour covers as well
+FINEST_TILES = 64  # a side: each tile takes as long as a photo
 MOST_TILES = 4  # a side for "auto": 16 tiles and the whole photo take 17 times as long
 
 Tiles: TypeAlias = int | Literal["auto"] | None  # number of tiles in a row and in a column
@@ -36,12 +39,14 @@ class PhotoFile:
     name: str
 
 
-def find_photos(arguments: Sequence[str], leave_out: Path | None = None) -> list[PhotoFile]:
+def find_photos(arguments: Sequence[str], leave_out: Path | None = None, all_pages: bool = False) -> list[PhotoFile]:
     """Find the photos that a command line names.
 
     Args:
-        arguments: Files, folders (with everything below them) and patterns such as ``"in/*.jpg"``.
+        arguments: Files, folders (with everything below them) and patterns such as ``"in/*.jpg"``. A page of a TIFF
+            stack is named as in ``"stack.tif[3]"``.
         leave_out: A folder whose photos are ignored, because results are written to it.
+        all_pages: Whether a TIFF stack stands for all its pages, which are named `stack_p001` and so on.
 
     Returns:
         Every photo once, in the given order. Files that do not exist are included, so that they are reported like
@@ -52,7 +57,7 @@ def find_photos(arguments: Sequence[str], leave_out: Path | None = None) -> list
     """
     found: dict[Path, PhotoFile] = {}
     for argument in arguments:
-        for photo in _named_by(argument):
+        for photo in (page for file in _named_by(argument) for page in (_pages(file) if all_pages else [file])):
             path = photo.path.resolve()
             if leave_out is None or leave_out.resolve() not in path.parents:
                 found.setdefault(path, photo)
@@ -66,6 +71,9 @@ def find_photos(arguments: Sequence[str], leave_out: Path | None = None) -> list
 
 def _named_by(argument: str) -> list[PhotoFile]:
     path = Path(argument).expanduser()
+    file, page = split_page(path)
+    if page is not None and file.is_file():
+        return [_page(PhotoFile(file, file.name), page)]
     if path.is_dir():
         files = sorted(file for file in path.rglob("*") if file.suffix.lower() in PHOTO_SUFFIXES and file.is_file())
         inside = [file.relative_to(path) for file in files]
@@ -75,6 +83,23 @@ def _named_by(argument: str) -> list[PhotoFile]:
         return [PhotoFile(path, path.name)]
     matches = sorted(Path(match) for match in glob.glob(str(path), recursive=True))
     return [PhotoFile(match, match.name) for match in matches if match.suffix.lower() in PHOTO_SUFFIXES]
+
+
+def _pages(photo: PhotoFile) -> list[PhotoFile]:
+    """Every page of a TIFF stack; the photo itself if it is none, or cannot be read, which is reported later."""
+    if photo.path.suffix.lower() not in TIFF_SUFFIXES:
+        return [photo]
+    try:
+        count = count_pages(photo.path, str(photo.path))
+    except EmatError:
+        return [photo]
+    return [photo] if count == 1 else [_page(photo, number) for number in range(1, count + 1)]
+
+
+def _page(photo: PhotoFile, number: int) -> PhotoFile:
+    name = Path(photo.name)
+    page = name.with_name(f"{name.stem}_p{number:03d}{name.suffix}")
+    return PhotoFile(photo.path.with_name(f"{photo.path.name}[{number}]"), page.as_posix())
 
 
 def _refuse_same_names(photos: Iterable[PhotoFile]) -> None:
@@ -101,12 +126,15 @@ class ReadPhoto:
     problem: EmatError | None
 
 
-def read_ahead(sources: Iterable[Source], ahead: int = READ_AHEAD) -> Iterator[ReadPhoto]:
+def read_ahead(
+    sources: Iterable[Source], ahead: int = READ_AHEAD, reading: Reading | None = None
+) -> Iterator[ReadPhoto]:
     """Read photos in a thread while earlier ones are processed.
 
     Args:
         sources: Paths, file contents, PIL images or arrays.
         ahead: How many photos may be read before they are asked for.
+        reading: How they are read.
 
     Yields:
         The photos in order.
@@ -115,7 +143,7 @@ def read_ahead(sources: Iterable[Source], ahead: int = READ_AHEAD) -> Iterator[R
     reader = ThreadPoolExecutor(1, thread_name_prefix="emat-reader")
     try:
         for source in sources:
-            waiting.append(reader.submit(_read, source))
+            waiting.append(reader.submit(_read, source, reading or Reading()))
             if len(waiting) > ahead:
                 yield waiting.popleft().result()
         while waiting:
@@ -124,9 +152,9 @@ def read_ahead(sources: Iterable[Source], ahead: int = READ_AHEAD) -> Iterator[R
         reader.shutdown(wait=True, cancel_futures=True)
 
 
-def _read(source: Source) -> ReadPhoto:
+def _read(source: Source, reading: Reading) -> ReadPhoto:
     try:
-        return ReadPhoto(source, read_photo(source), None)
+        return ReadPhoto(source, read_photo(source, reading=reading), None)
     except EmatError as error:
         return ReadPhoto(source, None, error)
 
@@ -173,10 +201,12 @@ class View:
 
 
 def check_tiles(tiles: object) -> None:
-    """Raise an EmatError unless `tiles` is None, "auto" or a number from 1."""
-    if tiles is None or tiles == "auto" or (isinstance(tiles, int) and not isinstance(tiles, bool) and tiles >= 1):
+    """Raise an EmatError unless `tiles` is None, "auto" or a number from 1 to 64."""
+    if tiles is None or tiles == "auto":
         return
-    raise EmatError(f"tiles is None, 'auto' or a number of tiles a side from 1, not {tiles!r}")
+    if isinstance(tiles, int) and not isinstance(tiles, bool) and 1 <= tiles <= FINEST_TILES:
+        return
+    raise EmatError(f"tiles is None, 'auto' or a number of tiles a side from 1 to {FINEST_TILES}, not {tiles!r}")
 
 
 def views(size: tuple[int, int], image_size: int, tiles: Tiles) -> list[View]:

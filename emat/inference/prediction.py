@@ -1,18 +1,24 @@
 """The prediction for one photo: which classes are present, and where."""
 
+import io
+import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
 from emat.errors import EmatError
-from emat.images import Pixels
+from emat.files import write_text
+from emat.formats.coco import coco_content
+from emat.images import Pixels, write_indexed_png
 from emat.methods.base import PAPER_THRESHOLDS, Thresholds
 from emat.methods.label_map import make_label_map
-from emat.pictures.overlay import draw_overlay
+from emat.pictures.overlay import draw_overlay, save_jpeg
 from emat.refine.fringes import absorb_fringes
 from emat.refine.instances import Instances, measure, separate
 from emat.refine.refiner import Refinement, refine_maps, shared_mobilesam
@@ -106,6 +112,76 @@ class Prediction:
             numbers = self.instances(name).label_image
             image = np.where(numbers > 0, numbers + image.max(), image)
         return image
+
+    def to_coco(self, file_name: str = "photo.jpg", *, instances: bool = False) -> dict[str, Any]:
+        """Return the masks as the content of a COCO instance file, each object with the score of its class.
+
+        Args:
+            file_name: The name of the photo in it.
+            instances: Whether objects that touch are separate.
+        """
+        content = coco_content(file_name, self.label_map, self.classes, self.object_image if instances else None)
+        for drawn in content["annotations"]:
+            drawn["score"] = round(float(self.scores[self.classes[drawn["category_id"] - 1]]), 4)
+        return content
+
+    def to_supervision(self) -> Any:
+        """Return the single objects as `supervision.Detections`, with masks, scores and class names.
+
+        Raises:
+            EmatError: If the package supervision is not installed.
+        """
+        try:
+            import supervision
+        except ImportError:
+            raise EmatError("to_supervision needs the package supervision: pip install supervision") from None
+        boxes, masks, scores, numbers, names = [], [], [], [], []
+        for number, name in enumerate(self.classes):
+            single = self.instances(name)
+            for row in single.rows:
+                left, top, width, height = row.box
+                boxes.append([left, top, left + width, top + height])
+                masks.append(single.label_image == row.id)
+                scores.append(row.score)
+                numbers.append(number)
+                names.append(name)
+        if not boxes:
+            return supervision.Detections.empty()
+        return supervision.Detections(
+            xyxy=np.array(boxes, np.float32),
+            mask=np.stack(masks),
+            confidence=np.array(scores, np.float32),
+            class_id=np.array(numbers),
+            data={"class_name": np.array(names)},
+        )
+
+    def save(self, path: str | Path) -> None:
+        """Write the prediction to a file, whole or not at all; its suffix says what.
+
+        Args:
+            path: ``.png`` for the label map as an indexed PNG, ``.jpg`` for the overlay, ``.json`` for COCO.
+
+        Raises:
+            EmatError: If the suffix is another one, or the file cannot be written.
+        """
+        path = Path(path)
+        suffix = path.suffix.lower()
+        if suffix == ".png":
+            write_indexed_png(path, self.label_map)
+        elif suffix in (".jpg", ".jpeg"):
+            save_jpeg(self.overlay(), path)
+        elif suffix == ".json":
+            write_text(path, json.dumps(self.to_coco(path.with_suffix(".jpg").name), ensure_ascii=False))
+        else:
+            raise EmatError(
+                f"{path} ends in {suffix or 'nothing'}; save as .png (label map), .jpg (overlay) or .json (COCO)"
+            )
+
+    def _repr_png_(self) -> bytes:
+        """The overlay, which notebooks show."""
+        buffer = io.BytesIO()
+        self.overlay().save(buffer, "PNG")
+        return buffer.getvalue()
 
     def found(self) -> Iterator[tuple[str, float, float]]:
         """Yield every present class with its score and its share of the photo."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 
 from emat.errors import EmatError
 from emat.features import FeatureCache
-from emat.images import Pixels, Source, read_photo
+from emat.images import Pixels, Reading, Source, read_photo
 from emat.inference.example import Example
 from emat.inference.fitted_file import (
     FittedExample,
@@ -49,6 +50,7 @@ class Segmenter:
         refine: How masks are refined: None for not at all; "guided" along the photo's edges; "mobilesam" by MobileSAM,
             whose weights are downloaded if need be; "auto" refines the classes that show few and large objects, by
             MobileSAM if its weights are on this machine and else along edges, and leaves the others as they are.
+        reading: How photos are read: the stretch of those with more than 8 bits, and the largest size.
 
     A segmenter whose method learns (`Segmenter.load(..., learn=True)`, the default) also trains a pixel classifier on
     the examples, and says in `forecast_` what to expect.
@@ -69,6 +71,7 @@ class Segmenter:
         tiles: Tiles = None,
         cache: FeatureCache | None = None,
         refine: Refinement | None = None,
+        reading: Reading | None = None,
     ) -> None:
         check_tiles(tiles)
         check_refinement(refine)
@@ -77,6 +80,7 @@ class Segmenter:
         self.tiles = tiles
         self.cache = cache
         self.refine = refine
+        self.reading = reading or Reading()
         self._known = KnownExamples(())
         self._changing = threading.Lock()
         # Of each class the pictures that were looked at, and whether they show what MobileSAM can draw.
@@ -92,6 +96,7 @@ class Segmenter:
         tiles: Tiles = None,
         refine: Refinement | None = None,
         learn: bool | None = None,
+        reading: Reading | None = None,
     ) -> Segmenter:
         """Load a fitted segmenter from a file that `save` wrote, or make a new one from a head.
 
@@ -105,6 +110,8 @@ class Segmenter:
             refine: How masks are refined: None, "auto", "mobilesam" or "guided".
             learn: Whether to train a pixel classifier on the examples beside the head. By default a new segmenter
                 does, and a fitted one as it did when it was saved.
+            reading: How photos are read. By default a fitted segmenter stretches photos of more than 8 bits as it did
+                when it was fitted.
 
         Raises:
             EmatError: If the file or name is unknown or damaged.
@@ -114,12 +121,14 @@ class Segmenter:
             method = head.build(device)
             if learn is not False and (learn or can_learn(method)):
                 method = LearningMethod(method, head.thresholds)
-            return cls(method, head.thresholds, tiles, refine=refine)
+            return cls(method, head.thresholds, tiles, refine=refine, reading=reading)
         fitted = read_fitted(find_head(source))
         method = fitted.head.build(device)
         if fitted.learns if learn is None else learn:
             method = LearningMethod(method, fitted.head.thresholds)
-        segmenter = cls(method, fitted.head.thresholds, tiles, refine=refine)
+        segmenter = cls(
+            method, fitted.head.thresholds, tiles, refine=refine, reading=reading or Reading(fitted.stretch)
+        )
         learnt = None if fitted.learnt is None else moved_to(segmenter.device, fitted.learnt)
         examples = tuple(example.to(segmenter.device) for example in fitted.examples)
         segmenter._known = KnownExamples(examples, learnt if method.learns else None)
@@ -139,11 +148,11 @@ class Segmenter:
         known = self._fitted()
         learnt = known.learn(self.method, self._features)
         head = head_of(unwrapped(self.method), self.thresholds)
-        write_fitted(Path(path), head, known.examples, thumbnails, learnt)
+        write_fitted(Path(path), head, known.examples, thumbnails, learnt, self.reading.stretch)
 
     def copy(self) -> Segmenter:
         """Return another segmenter with the same examples; both share the network but not later examples."""
-        other = Segmenter(self.method, self.thresholds, self.tiles, self.cache, self.refine)
+        other = Segmenter(self.method, self.thresholds, self.tiles, self.cache, self.refine, self.reading)
         other._known = self._known
         return other
 
@@ -213,31 +222,48 @@ class Segmenter:
         Raises:
             EmatError: If nothing was fitted, or the photo cannot be read.
         """
-        return self._predict(read_photo(photo), self._fitted())
+        return self._predict(read_photo(photo, reading=self.reading), self._fitted())
 
-    def predict_many(self, photos: Iterable[Source], *, ahead: int = READ_AHEAD) -> Iterator[Prediction]:
+    def predict_many(
+        self, photos: Iterable[Source], *, ahead: int = READ_AHEAD, batch_size: int | None = None
+    ) -> Iterator[Prediction]:
         """Predict many photos, in order, while a thread reads the next ones.
 
-        Photos go through the network one by one, so a result never depends on the other photos.
+        Photos may go through the backbone together. Each is compared with the examples by itself, so a result does not
+        depend on the other photos, apart from the last digits of floating-point sums.
 
         Args:
             photos: Whatever `predict` takes.
             ahead: How many photos may be read ahead.
+            batch_size: How many photos go through the backbone together. By default 8 on a GPU; on a CPU one, because
+                more are not faster there.
+
+        Raises:
+            EmatError: If nothing was fitted, the batch size is not positive, or a photo cannot be read.
         """
+        if batch_size is None:
+            batch_size = 8 if self.device.type == "cuda" else 1
+        if batch_size < 1:
+            raise EmatError(f"batch_size is {batch_size}; it must be at least 1")
         known = self._fitted()
-        for read in read_ahead(photos, ahead):
-            if read.pixels is None:
-                raise read.problem or EmatError("a photo was not read")
-            yield self._predict(read.pixels, known)
+        reading = read_ahead(photos, max(ahead, batch_size), self.reading)
+        while batch := list(islice(reading, batch_size)):
+            pixels = []
+            for read in batch:
+                if read.pixels is None:
+                    raise read.problem or EmatError("a photo was not read")
+                pixels.append(read.pixels)
+            for photo, features in zip(pixels, self._features_of(pixels), strict=True):
+                yield self._predict(photo, known, features)
 
     @torch.inference_mode()
-    def _predict(self, photo: Pixels, known: KnownExamples) -> Prediction:
+    def _predict(self, photo: Pixels, known: KnownExamples, features: Features | None = None) -> Prediction:
         learnt = known.learn(self.method, self._features)
         shots = {name: known.shots(name) for name in known.classes}
         size = (photo.shape[0], photo.shape[1])
         detail = detail_size(size)
         _, *tiles = views(size, self.method.preparation.image_size, self.tiles)
-        query = self.method.encode_query(self._features(photo))
+        query = self.method.encode_query(self._features(photo) if features is None else features)
         evidence = None if learnt is None else self.method.apply_learnt(query, learnt)
         decision = self._decide(query, list(shots.values()), detail, evidence)
         scores, maps = list(decision.certainty), decision.probabilities.copy()
@@ -278,7 +304,7 @@ class Segmenter:
         if not isinstance(example, Example):
             raise EmatError(f"an example is Example(photo, {{class: mask}}), not a {type(example).__name__}")
         known.check_names(example)
-        shown = example.read()
+        shown = example.read(self.reading)
         if shown.sparse and not self.method.learns:
             raise EmatError(f"the example {example.title} is sparse, which needs a segmenter that learns: learn=True")
         features = self._features(shown.photo)
@@ -288,6 +314,13 @@ class Segmenter:
         }
         working = working_photo(shown) if self.method.learns else None
         return FittedExample.of(example, encodings, thumbnail(shown), working)
+
+    @torch.inference_mode()
+    def _features_of(self, photos: Sequence[Pixels]) -> list[Features]:
+        """The features of several photos, computed together unless a cache keeps them."""
+        if self.cache is not None or len(photos) == 1:
+            return [self._features(photo) for photo in photos]
+        return self.method.features(torch.cat([self.method.prepare(photo) for photo in photos]))
 
     def _features(self, photo: Pixels) -> Features:
         if self.cache is not None:

@@ -29,6 +29,7 @@ from emat.model.forms import FORMS, PUBLISHED_SHAPE, Shape
 from emat.model.network import build, load_public, without_prefix
 from emat.tensor_files import read_metadata, read_tensors, shapes_of, write_tensors
 
+SMALLEST_SIDE, LARGEST_SIDE = 8, 4096  # pixels that a photo is resized to
 NO_HEAD = "these tensors are not an EMAT or CST head; a public .ckpt holds one under 'learner.'"
 
 
@@ -152,17 +153,20 @@ def head_from(tensors: Mapping[str, Tensor], metadata: Mapping[str, str], path: 
     backbone = find_backbone(metadata["backbone"])
     both = metadata.get("threshold", str(PAPER_THRESHOLD))
     try:
+        size = int(metadata.get("image_size", backbone.image_size))
+        if not SMALLEST_SIDE <= size <= LARGEST_SIDE:
+            raise ValueError(f"an image size of {size}, which is {SMALLEST_SIDE} to {LARGEST_SIDE}")
         return TrainedHead(
             method=method,
             backbone=backbone.name,
-            image_size=int(metadata.get("image_size", backbone.image_size)),
+            image_size=size,
             thresholds=Thresholds(
                 float(metadata.get("presence_threshold", both)), float(metadata.get("mask_threshold", both))
             ),
             tensors=tensors,
             shape=_shape_from(metadata),
         )
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise EmatError(f"{path} has metadata that cannot be read ({error}); fetch or save it again") from None
 
 

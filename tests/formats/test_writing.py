@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from emat.errors import EmatError
-from emat.formats.writing import JOURNAL, WRITERS, WriteOptions, open_writer
+from emat.formats.results import JOURNAL
+from emat.formats.writing import WRITERS, WriteOptions, open_writer
 from tests.formats.label_maps import CLASSES, rich_label_map
 
 PHOTO = np.full((20, 30, 3), 90, np.uint8)
@@ -63,6 +64,7 @@ def test_a_file_that_was_removed_is_not_done(tmp_path: Path, format: str) -> Non
     writer = open_writer(format, tmp_path, CLASSES)
     for name in NAMES:
         writer.write(name, rich_label_map(), PHOTO)
+    writer.leave()
     (tmp_path / writer.result_path(NAMES[1])).unlink()
     assert open_writer(format, tmp_path, CLASSES).done() == {NAMES[0], NAMES[2]}
 

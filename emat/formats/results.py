@@ -1,0 +1,226 @@
+"""The results of many photos in one folder: several formats and tables from one run, which can be continued."""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emat.errors import EmatError
+from emat.files import inner_name, whole_file
+from emat.formats.drawing import LabelMap
+from emat.images import VOID, Pixels
+from emat.journal import Journal
+
+if TYPE_CHECKING:
+    from emat.formats.writing import WriteOptions, Writer
+
+JOURNAL = ".emat-journal.jsonl"
+FOR_ALL = ("annotations.json",)  # a file for all photos, where another format could put that of one photo
+
+
+@dataclass(frozen=True)
+class ResultTable:
+    """A CSV file that is written from the journal when a run ends.
+
+    Attributes:
+        path: The file.
+        header: The names of its columns.
+        key: Under which `ResultWriter.write` is given its rows.
+    """
+
+    path: Path
+    header: Sequence[str]
+    key: str
+
+
+class ResultWriter:
+    """Writes the results of photos into a folder, in one format or several. Use it from one thread.
+
+    Use it in a `with` block, or call `close` when all photos are written. If the block ends with an error, the run can
+    be continued: a new writer with the same arguments names in `done` the photos that are written already. Only one
+    process at a time writes to a folder.
+
+    Args:
+        writers: The formats.
+        tables: The tables.
+        run: Distinguishes runs that must not continue each other.
+
+    Raises:
+        EmatError: The folder cannot be written, or another process is writing to it.
+    """
+
+    def __init__(
+        self,
+        out: Path,
+        classes: Sequence[str],
+        writers: Sequence[Writer],
+        tables: Sequence[ResultTable],
+        options: WriteOptions,
+        run: str,
+    ) -> None:
+        self.out = out
+        self.classes = tuple(classes)
+        self._writers = tuple(writers)
+        self._tables = tuple(tables)
+        formats = [writer.format for writer in writers]
+        header = {"version": 2, "formats": formats, "classes": list(classes), "options": vars(options), "run": run}
+        self._journal = Journal(out / JOURNAL, header)
+        try:
+            names = [str(record["name"]) for record in self._journal.records()]
+            self._times = Counter(names)
+            self._paths = {path: name for name in names for path in self._result_paths(name)}
+            for writer in self._writers:
+                # Not a method of this object: in a cycle, a writer that is dropped would keep its lock.
+                writer.journal = partial(_last_records, self._journal, self._times)
+                writer._begin()
+        except BaseException:
+            self._journal.leave()
+            raise
+        self._before = {name for name in names if self._is_written(name)}
+
+    def done(self) -> set[str]:
+        """Return the names of photos that an earlier, interrupted run has written."""
+        return set(self._before)
+
+    def result_path(self, name: str) -> str:
+        """Return the path, relative to `out`, of a photo's file in the first format."""
+        return self._writers[0].result_path(name)
+
+    def photo_path(self, name: str) -> str:
+        """Return the path, relative to `out`, at which tools that read the first format expect the photo."""
+        return self._writers[0].photo_path(name)
+
+    def write(
+        self,
+        name: str,
+        label_map: LabelMap,
+        photo: Pixels | None = None,
+        photo_file: Path | None = None,
+        objects: NDArray[np.int32] | None = None,
+        rows: Mapping[str, Sequence[Sequence[str]]] | None = None,
+    ) -> None:
+        """Write the results of one photo.
+
+        Args:
+            name: The path of the photo relative to the folder of photos, with suffix.
+            label_map: Class indices, (H, W): 0 is background, i is `classes[i - 1]`, 255 is void.
+            photo: The pixels, (H, W, 3) uint8, for formats that show the photo.
+            photo_file: The path of the photo, for formats that refer to it.
+            objects: The number of the single object at each pixel, (H, W), for formats that write objects
+                (`WITH_OBJECTS`).
+            rows: The photo's rows of each table, by its key.
+
+        Raises:
+            EmatError: The label map does not fit the photo or the classes, two photos would have the same result, or
+                the file cannot be written.
+        """
+        name = inner_name(name)
+        self._refuse_foreign(name, label_map, photo)
+        self._take(name)
+        record: dict[str, Any] = {"name": name}
+        for writer in self._writers:
+            writer._objects = objects
+            record[writer.format] = writer._write(name, label_map, photo, photo_file)
+        self._enter(record, rows)
+
+    def rows(self, key: str) -> Iterator[list[str]]:
+        """Give the rows of a table so far, in order."""
+        return (row for record in self.records() for row in record.get("rows", {}).get(key, ()))
+
+    def records(self) -> Iterator[dict[str, Any]]:
+        """Give what is known of each photo, in order; only the last if a photo was written twice."""
+        return _last_records(self._journal, self._times)
+
+    def close(self) -> None:
+        """Complete the results, after all photos are written."""
+        try:
+            for writer in self._writers:
+                writer._finish()
+            self._write_tables()
+        except BaseException:
+            self._journal.leave()
+            raise
+        self._journal.remove()
+
+    def leave(self) -> None:
+        """Leave the run unfinished, for another one to continue; the tables have the rows so far."""
+        with suppress(EmatError):  # a full disk is why it is left
+            if self._times:
+                self._write_tables()
+        self._journal.leave()
+
+    def _enter(self, record: dict[str, Any], rows: Mapping[str, Sequence[Sequence[str]]] | None) -> None:
+        if rows is not None:
+            record["rows"] = {key: [list(row) for row in several] for key, several in rows.items()}
+        self._journal.add(record)
+        self._times[record["name"]] += 1
+
+    def _take(self, name: str) -> None:
+        """Refuse a photo whose result would replace that of another."""
+        for path in self._result_paths(name):
+            if path in FOR_ALL:
+                raise EmatError(f"the result of {name} would be {path}, which is for all photos; rename the photo")
+            other = self._paths.setdefault(path, name)
+            if other != name:
+                raise EmatError(f"{other} and {name} would both be written to {path}; rename one of the photos")
+
+    def _result_paths(self, name: str) -> list[str]:
+        return [writer.result_path(name) for writer in self._writers]
+
+    def _is_written(self, name: str) -> bool:
+        return all(writer._is_there(writer.result_path(name)) for writer in self._writers)
+
+    def _write_tables(self) -> None:
+        for table in self._tables:
+            with whole_file(table.path) as unfinished, unfinished.open("w", encoding="utf-8", newline="") as file:
+                writer = csv.writer(file)
+                writer.writerow(table.header)
+                writer.writerows(self.rows(table.key))
+
+    def _refuse_foreign(self, name: str, label_map: LabelMap, photo: Pixels | None) -> None:
+        if label_map.ndim != 2 or 0 in label_map.shape or label_map.dtype.kind not in "ui":
+            raise EmatError(f"the label map of {name} must be (H, W) class indices, not {label_map.shape}")
+        highest = int(np.where(label_map == VOID, 0, label_map).max())
+        if highest > len(self.classes):
+            raise EmatError(f"the label map of {name} has class {highest}, but there are {len(self.classes)} classes")
+        for writer in self._writers:
+            if writer.needs_photo and photo is None:
+                raise EmatError(f"the format {writer.format} shows the photos, but {name} is missing; add the photos")
+        if photo is not None and photo.shape[:2] != label_map.shape:
+            raise EmatError(
+                f"the mask of {name} is {_size(label_map)} but its photo is {_size(photo)}; "
+                "save the mask at the photo's size"
+            )
+
+    def __enter__(self) -> ResultWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.leave()
+
+
+def _last_records(journal: Journal, times: Counter[str]) -> Iterator[dict[str, Any]]:
+    left = Counter(times)
+    for record in journal.records():
+        left[record["name"]] -= 1
+        if left[record["name"]] == 0:
+            yield record
+
+
+def _size(pixels: NDArray[Any]) -> str:
+    return f"{pixels.shape[1]} x {pixels.shape[0]}"

@@ -1,0 +1,100 @@
+"""What a fitted file says is checked when it is loaded: it may be damaged, or made by somebody who means harm.
+
+Shapes are words of letters. A letter that occurs again must stand for the same number, within an encoding and in all
+encodings of a file; `k` and `l` are free, because every mask keeps another number of tokens.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+MOST_EXAMPLES = 10_000
+FREE = "kl"
+SHAPES: dict[str, dict[str, str]] = {
+    "correlation": {"cells": "PCsd", "kept": "Ckd", "kept_later": "l"},
+    "correlation-prior": {
+        "cells": "PCsd",
+        "kept": "Ckd",
+        "kept_later": "l",
+        "foreground": "Cd",
+        "background": "Cd",
+    },
+    "prototypes": {"foreground": "Cd", "background": "Cd"},
+    "sums": {"foreground": "f", "foreground_count": "", "background": "f", "background_count": ""},
+    "support": {"vector": "v", "high": "uhw"},
+    "hyper-features": {"layers.0": "abxy", "layers.1": "cezw", "layers.2": "ghmn", "mask": "kl"},
+    "learnt": {
+        "mean": "F",
+        "spread": "F",
+        "weights": "NF",
+        "bias": "N",
+        "mixtures": "N4",
+        "presence": "N3",
+        "left_out_iou": "QN",
+        "presence_right": "N",
+    },
+}
+MAY_BE_UNKNOWN = ("presence", "left_out_iou", "presence_right")  # NaN where nothing was measured
+
+
+def check_entry(entry: Any) -> None:
+    """Check what the metadata say of one example; ValueError if that is not what `write_fitted` writes."""
+    if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
+        raise ValueError("an example without a name")
+    for part in ("classes", "encodings"):
+        if not isinstance(entry.get(part), list) or not all(isinstance(each, str) for each in entry[part]):
+            raise ValueError(f"the {part} of {entry['name'][:40]!r} are not names")
+    if len(set(entry["classes"])) != len(entry["classes"]) or not all(name.strip() for name in entry["classes"]):
+        raise ValueError(f"the classes of {entry['name'][:40]!r} are empty or there twice")
+
+
+def check_tensors(kind: str, tensors: Mapping[str, Tensor], letters: dict[str, int]) -> None:
+    """Check the tensors of an encoding, or of what was learnt.
+
+    Args:
+        kind: A key of `SHAPES`; others are not checked.
+        tensors: The tensors by their names.
+        letters: The number that each letter stands for; what is new is entered.
+
+    Raises:
+        ValueError: A tensor has another shape or type, or holds something that is not a number.
+    """
+    expected = SHAPES.get(kind, {})
+    own: dict[str, int] = {}
+    for name, value in tensors.items():
+        word = expected.get(name)
+        if word is None:
+            continue
+        known = {**letters, **own}
+        wanted = [int(each) if each.isdecimal() else known.get(each) for each in word]
+        shape = tuple(value.shape)
+        if len(shape) != len(word) or any(
+            number is not None and number != side for number, side in zip(wanted, shape, strict=True)
+        ):
+            raise ValueError(f"{name} has the shape {shape}")
+        own.update({each: side for each, side in zip(word, shape, strict=True) if not each.isdecimal()})
+        if value.is_floating_point() and name not in MAY_BE_UNKNOWN and not bool(torch.isfinite(value).all()):
+            raise ValueError(f"{name} holds values that are not numbers")
+    letters.update({each: side for each, side in own.items() if each not in FREE})
+    _check_indices(tensors)
+
+
+def _check_indices(tensors: Mapping[str, Tensor]) -> None:
+    """Check that the tokens which the second layer keeps are among the first layer's outputs."""
+    kept, cells = tensors.get("kept_later"), tensors.get("cells")
+    if kept is None or cells is None:
+        return
+    if kept.dtype != torch.int64 or (len(kept) and not 0 <= int(kept.min()) <= int(kept.max()) <= cells.shape[2]):
+        raise ValueError("kept_later is not a list of tokens")
+
+
+def check_picture(photo: Any, masks: Mapping[str, Any], what: str) -> None:
+    """Check the arrays of a small picture; ValueError if they are not a photo with masks of its size."""
+    if photo.dtype != np.uint8 or photo.ndim != 3 or photo.shape[2] != 3 or 0 in photo.shape:
+        raise ValueError(f"the {what} has the shape {photo.shape} of {photo.dtype}")
+    for name, mask in masks.items():
+        if mask.shape != photo.shape[:2] or mask.dtype not in (np.uint8, np.bool_):
+            raise ValueError(f"the {what}'s mask of {name[:40]!r} has the shape {mask.shape} of {mask.dtype}")
