@@ -2,23 +2,25 @@
 # The experiment of docs/results.md, step by step. Every step goes on where it stopped when it is given again.
 #
 #   benchmarks/experiment.sh train METHOD FOLD   train emat or cst without the fold's classes
-#   benchmarks/experiment.sh default             the same without leaving classes out: the bundled head
+#   benchmarks/experiment.sh further FOLD        train the head of emat on FURTHER more tasks, with a new cosine
+#   benchmarks/experiment.sh default             both steps without leaving classes out: the bundled head
 #   benchmarks/experiment.sh eval METHOD FOLD    evaluate emat, emat-prior, cst or prototype: three settings, 2-way 1-shot
 #   benchmarks/experiment.sh all                 everything, one after the other
 #
 # PASCAL names the photos of PASCAL-5i, MASKS their masks (a folder or zip), LISTS the fold lists, COCO a COCO data set.
-# TRAINING is the number of training tasks of a head, TASKS the number of evaluation tasks of a fold.
+# TRAINING and FURTHER are the numbers of training tasks of the two steps, TASKS that of the evaluation tasks of a fold.
 set -euo pipefail
 : "${PASCAL:?folder of PASCAL photos}" "${MASKS:?masks of these photos}" "${LISTS:?fold lists}" "${COCO:?folder of COCO}"
 RUNS=${RUNS:-runs/experiment}
 TRAINING=${TRAINING:-6000}
+FURTHER=${FURTHER:-10000}
 TASKS=${TASKS:-1000}
 DATA=(--dataset pascal --data "$PASCAL" --masks "$MASKS" --lists "$LISTS")
 
-train() { # method, folder, options
-  local method=$1 out=$2
-  shift 2
-  emat train --method "$method" --support-grid 12 --size 256 "${DATA[@]}" --data "$COCO" --max-tasks "$TRAINING" \
+train() { # method, folder, tasks, options
+  local method=$1 out=$2 tasks=$3
+  shift 3
+  emat train --method "$method" --support-grid 12 --size 256 "${DATA[@]}" --data "$COCO" --max-tasks "$tasks" \
     --tasks-per-epoch 2000 --batch 8 --lr 0.002 --schedule cosine --warmup 50 --ema 0.995 --clip-grad 1 \
     --presence-weight 0.25 --foreground-weight 3 --mask-size 64 --positive 0.5 --queries listed --flip --val-tasks 0 \
     --cache-float16 --cache "$RUNS/features" "$@" --out "$out" $([ -f "$out/state.pt" ] && echo --resume)
@@ -26,22 +28,29 @@ train() { # method, folder, options
 
 evaluate() { # method, fold
   local head=$RUNS/${1%-prior}-fold$2/last.safetensors
+  if [[ $1 = emat* && -f $RUNS/further-fold$2/last.safetensors ]]; then head=$RUNS/further-fold$2/last.safetensors; fi
   local which=(--model "$head" --method "$1" --size 320)
   if [ "$1" = prototype ]; then which=(--method prototype --size 400); fi
   emat eval "${which[@]}" "${DATA[@]}" --fold "$2" --way 2 --shot 1 --setting all --tasks "$TASKS" \
     -o "$RUNS/results/$1-fold$2.json"
 }
 
+further() { # name of the new run, name of the run it starts from, options
+  train emat "$RUNS/further-$1" "$FURTHER" --start-from "$RUNS/$2/last.safetensors" "${@:3}"
+}
+
 case ${1:-} in
-  train) train "$2" "$RUNS/$2-fold$3" --fold "$3" ;;
-  default) train emat "$RUNS/default" ;;
+  train) train "$2" "$RUNS/$2-fold$3" "$TRAINING" --fold "$3" ;;
+  further) further "fold$2" "emat-fold$2" --fold "$2" ;;
+  default) train emat "$RUNS/default" "$TRAINING" && further default default ;;
   eval) evaluate "$2" "$3" ;;
   all)
     for fold in 0 1 2 3; do
-      for method in emat cst; do train "$method" "$RUNS/$method-fold$fold" --fold "$fold"; done
+      for method in emat cst; do train "$method" "$RUNS/$method-fold$fold" "$TRAINING" --fold "$fold"; done
+      further "fold$fold" "emat-fold$fold" --fold "$fold"
       for method in emat emat-prior cst prototype; do evaluate "$method" "$fold"; done
     done
-    train emat "$RUNS/default"
+    train emat "$RUNS/default" "$TRAINING" && further default default
     ;;
   *) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0" && exit 2 ;;
 esac
