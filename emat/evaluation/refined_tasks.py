@@ -1,6 +1,7 @@
 """Refinement of the masks of an evaluation's tasks, as `Segmenter` does it for photos."""
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from threading import Lock
 from typing import TypeAlias
 
@@ -8,9 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emat.datasets.dataset import Dataset
-from emat.images import resize_mask, resize_photo
+from emat.images import resize_mask
 from emat.methods.label_map import make_label_map
-from emat.refine.mobilesam import EncodedPhoto
 from emat.refine.refiner import Refinement, examples_suit, refine_maps, shared_mobilesam
 
 EXAMPLE_SIDE = 160  # at which supports are looked at, as a segmenter does it with the pictures that it keeps
@@ -37,17 +37,15 @@ class RefinedTasks:
     def of_query(self, query: str) -> RefineTask:
         """Return what refines the tasks of one query, which MobileSAM encodes at most once."""
         photo = self._dataset.image(query)
-        encoded: list[EncodedPhoto] = []
+        sam = self._sam
+        encode = None if sam is None else cache(lambda: sam.encode(photo))  # tasks without a mask never need it
 
         def refine(
             ways: Sequence[int], shots: Sequence[Sequence[str]], probabilities: NDArray[np.float32]
         ) -> NDArray[np.uint8]:
             maps = {str(way): map_ for way, map_ in zip(ways, probabilities, strict=True)}
             chosen = {str(way): maps[str(way)] for way, names in zip(ways, shots, strict=True) if self._may(way, names)}
-            if chosen and self._sam is not None and not encoded:
-                encoded.append(self._sam.encode(photo))
-            known = encoded[0] if encoded else None
-            refined = refine_maps(photo, chosen, self._threshold, self._refine, self._sam, known)
+            refined = refine_maps(photo, chosen, self._threshold, self._refine, sam, encode)
             return make_label_map([refined.maps.get(name, map_) for name, map_ in maps.items()], self._threshold)
 
         return refine
@@ -61,9 +59,8 @@ class RefinedTasks:
     def _suits(self, name: str, way: int) -> bool:
         with self._lock:
             if (name, way) not in self._suited:
-                photo, mask = self._dataset.image(name), self._dataset.mask(name) == way
+                mask = self._dataset.mask(name) == way
                 scale = min(1.0, EXAMPLE_SIDE / max(mask.shape))
                 size = max(1, round(mask.shape[0] * scale)), max(1, round(mask.shape[1] * scale))
-                small = resize_photo(photo, size), resize_mask(mask.astype(np.uint8), size) > 0
-                self._suited[name, way] = examples_suit([small], self._sam)
+                self._suited[name, way] = examples_suit([resize_mask(mask.astype(np.uint8), size) > 0])
             return self._suited[name, way]

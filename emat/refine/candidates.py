@@ -1,7 +1,11 @@
-"""Candidate masks of one region, from MobileSAM's answers and the map itself, and which of them is best."""
+"""Candidate masks of one region, from MobileSAM's answers and the map itself, and which of them is best.
+
+MobileSAM is asked with points and with a box, never with the map as a mask: given a coarse mask it draws the same mask
+again and is sure of it, which a score cannot tell from a good answer.
+"""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -9,31 +13,17 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from emat.images import Pixels, resize_photo
-from emat.refine.mask_decoder import MASK_SIDE
-from emat.refine.mobilesam import EncodedPhoto, MobileSAM, Prompt
+from emat.refine.mask_decoder import MASK_SIDE, SIDE
+from emat.refine.mobilesam import Answers, EncodedPhoto, MobileSAM, Prompt, inner_size
 from emat.refine.regions import Map, MapRegion, Mask, Point, points_against
 
-MASK_PROMPT_LOGIT = 6.0  # MobileSAM's own mask logits are of this size
-MOST_REGIONS = 8  # of a class that MobileSAM is asked about; more are texture, or too small for it
-MAP_IOU = 0.6  # what a coarse region is worth where MobileSAM's answers bring the IoU that they expect of themselves
+MOST_REGIONS = 5  # of a class that MobileSAM is asked about; more are texture, or too small for it
+LEAST_EVIDENCE = 0.3  # mean probability of a mask's pixels: MobileSAM then drew something that the map does not mean
 STABILITY_OFFSET = 1.0  # a stable mask hardly changes when its logits are cut this much higher or lower
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A mask that a region might have."""
-
-    logits: Map  # (h, w): positive inside
-    agreement: float  # with the certainty map, 0 to 1
-    iou: float  # what MobileSAM expects of it
-    stability: float
-    edge: float  # how much more the photo changes along its outline than elsewhere
-    origin: str  # "map" for the unrefined region, else the prompt it answers
-
-    @property
-    def mask(self) -> Mask:
-        """(h, w)."""
-        return self.logits > 0
+NEAR = 8  # pixels around a region within which the photo's changes are typical
+STRONGEST_EDGE = 4.0
+BOX_MARGIN = 0.05  # of a region's sides, since a coarse region often misses the object's rim
+MAP_IOU = 0.6  # what a coarse region is worth where MobileSAM's answers bring the IoU that they expect of themselves
 
 
 @dataclass(frozen=True)
@@ -42,10 +32,47 @@ class Weights:
 
     iou: float = 1.0
     stability: float = 0.2
-    edge: float = 0.1
+    edge: float = 0.05
 
 
 WEIGHTS = Weights()
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A mask that a region might have."""
+
+    logits: Map  # (h, w): positive inside
+    agreement: float  # the IoU that the map expects of it, 0 to 1
+    evidence: float  # mean probability of its pixels, by the map
+    iou: float  # what MobileSAM expects of it
+    stability: float
+    edge: float  # how much more the photo changes along its outline than elsewhere
+    is_region: bool = False  # whether it is the region as the map draws it
+
+    @property
+    def mask(self) -> Mask:
+        """(h, w)."""
+        return self.logits > 0
+
+    def score(self, weights: Weights = WEIGHTS) -> float:
+        """How good it is; only differences matter."""
+        return (
+            self.agreement
+            + weights.iou * min(self.iou, 1.0)
+            + weights.stability * self.stability
+            + weights.edge * self.edge
+        )
+
+
+def sheet_size(photo: tuple[int, int]) -> tuple[int, int]:
+    """Height and width of the part of MobileSAM's 256 x 256 masks that a photo of (H, W) fills; work is done there.
+
+    >>> sheet_size((300, 400))
+    (192, 256)
+    """
+    height, width = inner_size(photo)
+    return max(1, round(height * MASK_SIDE / SIDE)), max(1, round(width * MASK_SIDE / SIDE))
 
 
 def best_candidates(
@@ -53,85 +80,90 @@ def best_candidates(
     encoded: EncodedPhoto,
     photo: Pixels,
     regions: Sequence[MapRegion],
-    certain: Map,
+    belief: Map,
     others: Sequence[Map] = (),
 ) -> list[Candidate]:
-    """The best candidate of each of the largest regions, in their order."""
-    gradient = gradient_of(resize_photo(photo, (certain.shape[0], certain.shape[1])))
+    """The best candidate of each of the largest regions, in their order.
+
+    Args:
+        sam: MobileSAM.
+        encoded: Its encoding of the photo.
+        photo: (H, W, 3).
+        regions: What the map shows of a class, the largest first.
+        belief: (h, w), the probability of the class with the threshold at 0.5.
+        others: (h, w) each, the certainties of the other classes.
+    """
+    size = belief.shape[0], belief.shape[1]
+    asked = regions[:MOST_REGIONS]
+    if not asked:
+        return []
+    gradient = gradient_of(resize_photo(photo, size))
     best = []
-    for region in regions[:MOST_REGIONS]:
-        own = np.where(_elsewhere(region, regions), 0, certain)
-        candidates = [unrefined(region, own, gradient)]
-        for answer in ask(sam, encoded, region, own, points_against(region, others)):
-            candidates.append(judge(*answer, region, own, gradient))
-        best.append(max(candidates, key=score))
+    answers = ask(sam, encoded, asked, [points_against(region, others) for region in asked], size)
+    for region, answered in zip(asked, answers, strict=True):
+        judge = Judge(region, np.where(_elsewhere(region, regions), 0, belief), gradient)
+        unrefined = judge.unrefined()
+        drawn = [candidate for answer in answered for candidate in judge.answered(answer)]
+        chosen = max((unrefined, *drawn), key=Candidate.score)
+        best.append(chosen if chosen.evidence >= LEAST_EVIDENCE else unrefined)
     return best
 
 
-def unrefined(region: MapRegion, certain: Map, gradient: Map) -> Candidate:
-    """The region as the map draws it, as a candidate."""
-    logits = np.where(region.mask, 1, -1).astype(np.float32)
-    return judge("map", logits, MAP_IOU, 1.0, region, certain, gradient)
-
-
-def score(candidate: Candidate, weights: Weights = WEIGHTS) -> float:
-    """How good a candidate is; only differences matter."""
-    return (
-        candidate.agreement
-        + weights.iou * min(candidate.iou, 1.0)
-        + weights.stability * candidate.stability
-        + weights.edge * candidate.edge
-    )
-
-
-def sheet_size(photo: EncodedPhoto) -> tuple[int, int]:
-    """Height and width of the part of MobileSAM's 256 x 256 masks that the photo fills; all work is done there."""
-    height, width = photo.inner
-    return max(1, round(height * MASK_SIDE / 1024)), max(1, round(width * MASK_SIDE / 1024))
-
-
 def ask(
-    sam: MobileSAM, photo: EncodedPhoto, region: MapRegion, certain: Map, against: Sequence[Point] = ()
-) -> list[tuple[str, Map, float, float]]:
-    """MobileSAM's answers about a region: origin, logits (h, w), expected IoU, stability.
+    sam: MobileSAM,
+    photo: EncodedPhoto,
+    regions: Sequence[MapRegion],
+    against: Sequence[Sequence[Point]],
+    size: tuple[int, int],
+) -> list[list[Answers]]:
+    """MobileSAM's answers about each region: to its points, and to its box.
 
-    `certain` (h, w) and the region are on the sheet; so is `against`, points that other classes are sure of.
+    Regions and the points `against` each of them, which other classes are sure of, are on the sheet of `size`.
     """
-    box = _enlarged(region, certain.shape)
-    mask = _mask_prompt(np.where(_around(region, certain.shape), certain, 0))
-    factor_y, factor_x = (photo.size[axis] / certain.shape[axis] for axis in (0, 1))
-
-    def scaled(points: Sequence[Point]) -> list[Point]:
-        return [(x * factor_x, y * factor_y) for x, y in points]
-
-    photo_box = (box[0] * factor_x, box[1] * factor_y, box[2] * factor_x, box[3] * factor_y)
-    inside, outside = scaled(region.points), scaled(against)
-    prompts = {
-        "box and mask": Prompt(inside[:1], outside, photo_box, mask),
-        "points and mask": Prompt(inside, outside, mask=mask),
-        "points": Prompt(inside, outside),
-    }
-    answers = sam.answer(photo, list(prompts.values()))
-    height, width = certain.shape
-    return [
-        (origin, logits[:height, :width].numpy(), float(iou), _stability(logits))
-        for origin, answer in zip(prompts, answers, strict=True)
-        for logits, iou in zip(answer.logits, answer.iou, strict=True)
-    ]
+    y, x = photo.size[0] / size[0], photo.size[1] / size[1]
+    prompts = []
+    for region, outside in zip(regions, against, strict=True):
+        left, top, right, bottom = enlarged(region, size)
+        on, off = ([(column * x, row * y) for column, row in points] for points in (region.points, outside))
+        prompts += [Prompt(on, off), Prompt(box=(left * x, top * y, right * x, bottom * y))]
+    answers = sam.answer(photo, prompts)
+    return [answers[index : index + 2] for index in range(0, len(answers), 2)]
 
 
-def judge(
-    origin: str, logits: Map, iou: float, stability: float, region: MapRegion, certain: Map, gradient: Map
-) -> Candidate:
-    """A candidate with all that its score is made of; `certain` is 0 where other regions are."""
-    mask = logits > 0
-    union = float(np.maximum(certain, mask).sum())
-    agreement = float(np.minimum(certain, mask).sum()) / union if union else 0.0
-    outline = mask & ~ndimage.binary_erosion(mask, border_value=1)
-    near = ndimage.binary_dilation(region.mask, iterations=8)
-    level = float(gradient[near].mean()) if near.any() else 0.0
-    edge = float(gradient[outline].mean()) / max(level, 1e-6) if outline.any() else 0.0
-    return Candidate(logits, agreement, iou, stability, min(edge, 4.0), origin)
+class Judge:
+    """Turns logits into candidates of one region.
+
+    Args:
+        region: The region.
+        belief: (h, w), the probability of the class with the threshold at 0.5; 0 where other regions are.
+        gradient: (h, w), how much the photo changes.
+    """
+
+    def __init__(self, region: MapRegion, belief: Map, gradient: Map) -> None:
+        self._region, self._belief, self._gradient = region, belief, gradient
+        near = ndimage.binary_dilation(region.mask, iterations=NEAR)
+        self._level = max(float(gradient[near].mean()), 1e-6)
+
+    def unrefined(self) -> Candidate:
+        """The region as the map draws it."""
+        drawn = self._candidate(np.where(self._region.mask, 1, -1).astype(np.float32), MAP_IOU, 1.0)
+        return replace(drawn, is_region=True)
+
+    def answered(self, answers: Answers) -> list[Candidate]:
+        """The four masks of MobileSAM's answers to one prompt."""
+        height, width = self._belief.shape
+        return [
+            self._candidate(logits[:height, :width].cpu().numpy(), float(iou), _stability(logits))
+            for logits, iou in zip(answers.logits, answers.iou, strict=True)
+        ]
+
+    def _candidate(self, logits: Map, iou: float, stability: float) -> Candidate:
+        mask = logits > 0
+        inside, area = float(self._belief[mask].sum()), int(mask.sum())
+        agreement = inside / max(area + float(self._belief.sum()) - inside, 1e-6)
+        outline = mask & ~ndimage.binary_erosion(mask, border_value=1)
+        edge = float(self._gradient[outline].mean()) / self._level if outline.any() else 0.0
+        return Candidate(logits, agreement, inside / max(area, 1), iou, stability, min(edge, STRONGEST_EDGE))
 
 
 def gradient_of(photo: NDArray[np.uint8]) -> Map:
@@ -140,29 +172,11 @@ def gradient_of(photo: NDArray[np.uint8]) -> Map:
     return np.asarray(sum(np.hypot(*np.gradient(smooth[..., channel])) for channel in range(3)), np.float32)
 
 
-def _stability(logits: torch.Tensor) -> float:
-    wide = (logits > -STABILITY_OFFSET).sum()
-    return float((logits > STABILITY_OFFSET).sum() / wide) if wide else 0.0
-
-
-def _mask_prompt(certain: Map) -> torch.Tensor:
-    square = torch.full((MASK_SIDE, MASK_SIDE), -MASK_PROMPT_LOGIT)
-    square[: certain.shape[0], : certain.shape[1]] = torch.from_numpy((2 * certain - 1) * MASK_PROMPT_LOGIT)
-    return square
-
-
-def _enlarged(region: MapRegion, size: tuple[int, ...], share: float = 0.05) -> tuple[float, float, float, float]:
+def enlarged(region: MapRegion, size: tuple[int, int]) -> tuple[float, float, float, float]:
+    """The region's box with a margin, within a sheet of `size`."""
     left, top, right, bottom = region.box
-    dx, dy = share * (right - left), share * (bottom - top)
+    dx, dy = BOX_MARGIN * (right - left), BOX_MARGIN * (bottom - top)
     return max(0, left - dx), max(0, top - dy), min(size[1], right + dx), min(size[0], bottom + dy)
-
-
-def _around(region: MapRegion, size: tuple[int, ...]) -> Mask:
-    """The region's own surroundings, so that its mask prompt does not show other regions."""
-    left, top, right, bottom = (round(side) for side in _enlarged(region, size, share=0.15))
-    around = np.zeros(size, bool)
-    around[top:bottom, left:right] = True
-    return around
 
 
 def _elsewhere(region: MapRegion, regions: Sequence[MapRegion]) -> Mask:
@@ -172,3 +186,8 @@ def _elsewhere(region: MapRegion, regions: Sequence[MapRegion]) -> Mask:
         if one is not region:
             other |= one.mask
     return other
+
+
+def _stability(logits: torch.Tensor) -> float:
+    wide = (logits > -STABILITY_OFFSET).sum()
+    return float((logits > STABILITY_OFFSET).sum() / wide) if wide else 0.0

@@ -50,6 +50,12 @@ PARTS = (ENCODER, "prompt_encoder.", "mask_decoder.")
 Box = tuple[float, float, float, float]  # left, top, right, bottom in the photo's pixels
 
 
+def inner_size(photo: tuple[int, int]) -> tuple[int, int]:
+    """Height and width of the 1024 x 1024 square's part that a photo of (H, W) fills."""
+    scale = SIDE / max(photo)
+    return max(1, int(photo[0] * scale + 0.5)), max(1, int(photo[1] * scale + 0.5))
+
+
 @dataclass(frozen=True)
 class EncodedPhoto:
     """What MobileSAM keeps of a photo."""
@@ -65,8 +71,7 @@ class EncodedPhoto:
     @property
     def inner(self) -> tuple[int, int]:
         """Height and width of the square's part that the photo fills."""
-        height, width = self.size
-        return max(1, int(height * self.scale + 0.5)), max(1, int(width * self.scale + 0.5))
+        return inner_size(self.size)
 
 
 @dataclass(frozen=True)

