@@ -128,14 +128,13 @@ class Preparation:
     def _suited(self, task: Task) -> bool:
         path = self.cache / f"{task.title}.suited"
         if not path.is_file():
-            small = [self._thumbnail(name, task.index) for name in task.supports]
-            path.write_text(str(int(examples_suit(small, self.sam))))
+            path.write_text(str(int(examples_suit([self._thumbnail(name, task.index) for name in task.supports]))))
         return path.read_text() == "1"
 
-    def _thumbnail(self, name: str, index: int) -> tuple[Pixels, Mask]:
+    def _thumbnail(self, name: str, index: int) -> Mask:
         """What a segmenter keeps of an example."""
         kept = thumbnail(Example(self.photos[name], {"it": self._mask(name, index)}).read())
-        return kept.photo, kept.masks["it"]
+        return kept.masks["it"]
 
     def _mask(self, name: str, index: int) -> Mask:
         return read_mask(self.masks / f"{name}.png") == index
@@ -157,7 +156,7 @@ def refined_mask(way: str, prepared: Prepared, sam: MobileSAM) -> tuple[Mask, st
     map_, chosen = prepared.map, "unrefined"
     if way != "unrefined" and (way != "auto" or prepared.suited):
         named = cast("Refinement", way)
-        refined = refine_maps(prepared.photo, {"it": map_}, prepared.threshold, named, sam, prepared.encoded)
+        refined = refine_maps(prepared.photo, {"it": map_}, prepared.threshold, named, sam, lambda: prepared.encoded)
         map_, chosen = refined.maps["it"], refined.ways["it"]
     return map_ >= prepared.threshold, chosen
 

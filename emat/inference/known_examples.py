@@ -31,6 +31,7 @@ class KnownExamples:
 
     examples: tuple[FittedExample, ...]
     learnt: Any | None = None
+    refined: dict[str, bool] = field(default_factory=dict)  # whether "auto" refines a class, once that was needed
     learning: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     @property

@@ -17,7 +17,6 @@ from emat.images import Pixels, Reading, Source, read_photo
 from emat.inference.example import Example
 from emat.inference.fitted_file import (
     FittedExample,
-    Thumbnail,
     is_fitted,
     moved_to,
     read_fitted,
@@ -29,11 +28,12 @@ from emat.inference.forecast import Forecast, forecasts
 from emat.inference.known_examples import KnownExamples
 from emat.inference.photos import READ_AHEAD, Tiles, check_tiles, detail_size, read_ahead, views
 from emat.inference.prediction import Prediction, Thresholds, refined
+from emat.inference.refinement_choice import suits_refinement
 from emat.methods.base import Decision, Features, Method, TaskEvidence
 from emat.methods.head_names import find_head
 from emat.methods.trained_head import head_of, is_training_free, load_head
 from emat.methods.with_learner import LearningMethod, LearntEvidence, can_learn, unwrapped
-from emat.refine.refiner import Refinement, check_refinement, examples_suit, shared_mobilesam
+from emat.refine.refiner import Refinement, check_refinement
 
 
 class Segmenter:
@@ -83,8 +83,6 @@ class Segmenter:
         self.reading = reading or Reading()
         self._known = KnownExamples(())
         self._changing = threading.Lock()
-        # Of each class the pictures that were looked at, and whether they show what MobileSAM can draw.
-        self._suited: dict[str, tuple[list[Thumbnail], bool]] = {}
 
     @classmethod
     def load(
@@ -256,8 +254,12 @@ class Segmenter:
             for photo, features in zip(pixels, self._features_of(pixels), strict=True):
                 yield self._predict(photo, known, features)
 
-    @torch.inference_mode()
     def _predict(self, photo: Pixels, known: KnownExamples, features: Features | None = None) -> Prediction:
+        answer = self._unrefined(photo, known, features)
+        return refined(answer, self.refine, lambda name: suits_refinement(known, name, self._unrefined))
+
+    @torch.inference_mode()
+    def _unrefined(self, photo: Pixels, known: KnownExamples, features: Features | None = None) -> Prediction:
         learnt = known.learn(self.method, self._features)
         shots = {name: known.shots(name) for name in known.classes}
         size = (photo.shape[0], photo.shape[1])
@@ -278,22 +280,9 @@ class Segmenter:
                 if score >= self.thresholds.presence:  # otherwise every tile would add its own false alarms
                     inside = maps[index][part.area]
                     np.maximum(inside, seen.probabilities[index], out=inside)
-        answer = Prediction(
+        return Prediction(
             photo, dict(zip(shots, scores, strict=True)), dict(zip(shots, maps, strict=True)), self.thresholds
         )
-        return refined(answer, self.refine, lambda name: self._suits_mobilesam(known.examples, name))
-
-    def _suits_mobilesam(self, examples: tuple[FittedExample, ...], name: str) -> bool:
-        """Whether the small pictures of a class's examples show what MobileSAM can draw; True if none were kept."""
-        # A sparse example's picture shows strokes, which say nothing about the object's shape.
-        painted = [one for one in examples if one.working is None or not one.working.sparse]
-        pictures = [one.thumbnail for one in painted if one.thumbnail is not None and name in one.thumbnail.masks]
-        known = self._suited.get(name)
-        if known is None or list(map(id, known[0])) != list(map(id, pictures)):  # arrays do not compare
-            sam = shared_mobilesam("auto")
-            known = pictures, examples_suit([(picture.photo, picture.masks[name]) for picture in pictures], sam)
-            self._suited[name] = known
-        return known[1]
 
     def _decide(self, query: Any, ways: Sequence[Sequence[Any]], size: tuple[int, int], learnt: Any) -> Decision:
         compared = [self.method.compare(query, shots) for shots in ways]
