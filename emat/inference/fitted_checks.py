@@ -1,6 +1,6 @@
 """What a fitted file says is checked when it is loaded: it may be damaged, or made by somebody who means harm.
 
-Shapes are words of letters. A letter that occurs again must stand for the same number, within an encoding and in all
+Shapes are words of letters, or several such words with | between them. A letter that occurs again must stand for the same number, within an encoding and in all
 encodings of a file; `k` and `l` are free, because every mask keeps another number of tokens.
 """
 
@@ -31,7 +31,7 @@ SHAPES: dict[str, dict[str, str]] = {
         "spread": "F",
         "weights": "NF",
         "bias": "N",
-        "mixtures": "N4",
+        "mixtures": "N3|N4",  # early files have a fourth column
         "presence": "N3",
         "left_out_iou": "QN",
         "presence_right": "N",
@@ -68,18 +68,27 @@ def check_tensors(kind: str, tensors: Mapping[str, Tensor], letters: dict[str, i
         word = expected.get(name)
         if word is None:
             continue
-        known = {**letters, **own}
-        wanted = [int(each) if each.isdecimal() else known.get(each) for each in word]
         shape = tuple(value.shape)
-        if len(shape) != len(word) or any(
-            number is not None and number != side for number, side in zip(wanted, shape, strict=True)
-        ):
+        fitting = next((each for each in word.split("|") if _fits(shape, each, {**letters, **own})), None)
+        if fitting is None:
             raise ValueError(f"{name} has the shape {shape}")
-        own.update({each: side for each, side in zip(word, shape, strict=True) if not each.isdecimal()})
+        own.update({each: side for each, side in zip(fitting, shape, strict=True) if not each.isdecimal()})
         if value.is_floating_point() and name not in MAY_BE_UNKNOWN and not bool(torch.isfinite(value).all()):
             raise ValueError(f"{name} holds values that are not numbers")
     letters.update({each: side for each, side in own.items() if each not in FREE})
     _check_indices(tensors)
+
+
+def _fits(shape: tuple[int, ...], word: str, known: Mapping[str, int]) -> bool:
+    """Whether a shape is that of a word, given the numbers that letters are known to stand for.
+
+    >>> _fits((2, 3), "N3", {"N": 2}), _fits((2, 3), "NN", {}), _fits((2, 3), "N", {})
+    (True, True, False)
+    """
+    wanted = [int(each) if each.isdecimal() else known.get(each) for each in word]
+    return len(shape) == len(word) and all(
+        number is None or number == side for number, side in zip(wanted, shape, strict=True)
+    )
 
 
 def _check_indices(tensors: Mapping[str, Tensor]) -> None:

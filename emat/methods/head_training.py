@@ -8,7 +8,7 @@ from pathlib import Path
 from emat.errors import EmatError
 from emat.files import file_sha256
 from emat.methods.head_names import find_head
-from emat.methods.trained_head import TrainedHead, head_metadata, load_head
+from emat.methods.trained_head import TrainedHead, head_metadata, load_head, share_heads
 from emat.tasks.training_tasks import class_key
 
 
@@ -97,6 +97,6 @@ def starting_head(name: str | None, method: str, backbone: str | None) -> Starti
         ("method", head.method, method),
         ("backbone", metadata.get("backbone", backbone), backbone),
     ):
-        if theirs != ours:
+        if theirs != ours and not (word == "method" and share_heads(theirs, method)):
             raise EmatError(f"{name} is a head for the {word} {theirs}, not {ours}; train with --{word} {theirs}")
     return StartingHead(head, training_of(name), file_sha256(find_head(name)), metadata)

@@ -30,7 +30,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from emat.backbone import Backbone
-from emat.methods.base import PAPER_THRESHOLDS, Decision, Features, TaskEvidence, Thresholds
+from emat.methods.base import (
+    PAPER_THRESHOLDS,
+    Decision,
+    Features,
+    Losses,
+    LossWeights,
+    TaskEvidence,
+    Thresholds,
+    TrainingBatch,
+)
 from emat.methods.correlation import CorrelationMethod, ShotEvidence
 from emat.methods.prototype import PrototypePresence, Prototypes, make_prototypes, patch_evidence, prototype_channels
 from emat.model import QueryEncoding, SupportEncoding
@@ -126,6 +135,10 @@ class PriorMethod(CorrelationMethod):
             judged = zip(evidence.by_way, logits, strict=True)
             evidence = replace(evidence, by_way=[[_judged(shot, logit) for shot in shots] for shots, logit in judged])
         return super().decide(evidence, thresholds)
+
+    def loss(self, batch: TrainingBatch, weights: LossWeights) -> Losses:
+        """Compute EMAT's own loss; the prior has nothing to train."""
+        return CorrelationMethod(self.backbone, self.network, self.preparation.image_size).loss(batch, weights)
 
 
 def rival_presence(logits: Sequence[float]) -> list[float]:

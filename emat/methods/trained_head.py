@@ -121,7 +121,7 @@ def load_head(name: str | Path, backbone: str | None = None, method: str | None 
     """
     metadata = head_metadata(name)
     stated = metadata.get("method")
-    if method is not None and stated not in (None, method) and not _share_heads(stated, method):
+    if method is not None and stated not in (None, method) and not share_heads(stated, method):
         raise EmatError(f"{name} is a head of the method {stated}, not {method}; leave the method away")
     chosen = {"method": method or stated or "", "backbone": backbone or metadata.get("backbone", "")}
     tensors = {} if is_training_free(name) else read_tensors(find_head(name))
@@ -240,8 +240,8 @@ def _head_tensors(tensors: Mapping[str, Tensor], method: str) -> dict[str, Tenso
     return without_prefix(tensors) if method in ("", *FORMS) else dict(tensors)
 
 
-def _share_heads(stated: str | None, wanted: str) -> bool:
-    """Whether a head of the method `stated` is one of the method `wanted` as it is."""
+def share_heads(stated: str | None, wanted: str) -> bool:
+    """Say whether a head of the method `stated` is also a head of the method `wanted`, as it is."""
     own = {name: find_method(name).heads_of or name for name in (stated, wanted) if name in method_names()}
     return len(own) == 2 and own[stated] == own[wanted]  # type: ignore[index]
 

@@ -7,8 +7,9 @@ import torch
 
 from emat import Example, Segmenter
 from emat.errors import EmatError
-from emat.methods.base import Features, TaskEvidence
+from emat.methods.base import Features, LossWeights, TaskEvidence, TrainingBatch
 from emat.methods.correlation import CorrelationMethod, ShotEvidence
+from emat.methods.head_training import starting_head
 from emat.methods.prior import (
     ABSENCE_SHARE,
     LARGEST_LOGIT,
@@ -106,6 +107,15 @@ def test_shots_share_the_presence_of_their_way(prior: PriorMethod) -> None:
     assert decision.probabilities[0, 0, 0] == pytest.approx((expit(2 + change) + expit(-2 + change)) / 2)
 
 
+def test_training_uses_the_loss_of_emat_alone(prior: PriorMethod) -> None:
+    batch = TrainingBatch(
+        [features(prior, 1)], [features(prior, 2)], [corner_mask()], torch.ones(1, 8, 8, dtype=torch.uint8)
+    )
+    pure = CorrelationMethod(prior.backbone, prior.network, SIZE)
+    with torch.no_grad():
+        torch.testing.assert_close(prior.loss(batch, LossWeights()).total, pure.loss(batch, LossWeights()).total)
+
+
 def expit(logit: float) -> float:
     return 1 / (1 + math.exp(-logit))
 
@@ -123,6 +133,14 @@ def test_a_head_of_emat_is_a_head_of_emat_prior_and_of_no_other(prior: PriorMeth
     assert load_head(file, method="emat-prior").method == "emat-prior"
     with pytest.raises(EmatError, match="not cst"):
         load_head(file, method="cst")
+
+
+def test_training_emat_may_start_from_a_head_of_emat_prior(prior: PriorMethod, tmp_path: Path) -> None:
+    file = tmp_path / "head.safetensors"
+    save_head(file, prior.trained_weights(), {"method": "emat-prior", "backbone": "efficientnet-lite2"})
+    assert starting_head(str(file), "emat", "efficientnet-lite2") is not None
+    with pytest.raises(EmatError, match="not cst"):
+        starting_head(str(file), "cst", "efficientnet-lite2")
 
 
 def test_a_fitted_segmenter_with_a_prior_is_one_file(prior: PriorMethod, tmp_path: Path) -> None:
