@@ -1,7 +1,8 @@
 """What a fitted file says is checked when it is loaded: it may be damaged, or made by somebody who means harm.
 
-Shapes are words of letters, or several such words with | between them. A letter that occurs again must stand for the same number, within an encoding and in all
-encodings of a file; `k` and `l` are free, because every mask keeps another number of tokens.
+Shapes are words of letters, or several such words with | between them. A letter that occurs again must stand for the
+same number, within an encoding and in all encodings of a file; `k` and `l` are free, because every mask keeps another
+number of tokens.
 """
 
 from collections.abc import Mapping
