@@ -37,6 +37,12 @@ NO_ARGS_IS_HELP = True
 def command(
     head: Annotated[str, typer.Argument(help="The head: a file or a name from `emat weights list`.")],
     data: DataPath,
+    method: Annotated[
+        str | None,
+        typer.Option(
+            help="Method to use the head with, such as emat-prior for a head of emat. Default: the head's own."
+        ),
+    ] = None,
     masks: MasksPath = None,
     names: NamesFile = None,
     dataset: DatasetKind = None,
@@ -59,33 +65,33 @@ def command(
 
     The classes that the head did not see in training are left out, because they are for testing it.
 
-    Example: emat tune runs/mine/last.safetensors --data photos --names val.txt --size 320 -o mine.safetensors
+    Example: emat tune runs/mine/last.safetensors --data photos --names val.txt --size 384 -o mine.safetensors
     """
     if out is not None and is_training_free(head):
         raise EmatError(f"{head} needs no training, so there is no head to write thresholds to; leave out --out")
-    evaluated = load_evaluated(head, backbone=backbone, image_size=size, device=device)
+    evaluated = load_evaluated(head, method, backbone=backbone, image_size=size, device=device)
     benchmark = open_benchmark(dataset, None, data, masks=masks, names=names, folds=folds)
     assert benchmark.dataset is not None
     remaining = without_test(benchmark, training_of(head), fold)
     chosen = remaining.benchmark
-    method = evaluated.method
+    tuned_method = evaluated.method
     if out is not None:
         check_output(out)
     swept = sweep(
-        method,
+        tuned_method,
         benchmark.dataset,
         [chosen.sampler(each.fold, TaskRequest(way, 1, tasks=tasks)).configuration() for each in chosen.fold_lists],
-        cache=FeatureCache(method, memory_bytes=default_limits().features, folder=cache),
+        cache=FeatureCache(tuned_method, memory_bytes=default_limits().features, folder=cache),
         watch=lambda work: follow(work, len(work), "queries answered"),
     )
     best = swept.best()
-    used_size = method.preparation.image_size
+    used_size = tuned_method.preparation.image_size
     without = "" if remaining.left_out is None else f", without {remaining.left_out}"
-    typer.echo(f"{method.name} on {evaluated.backbone} at {used_size} px; {way}-way 1-shot{without}; percent")
+    typer.echo(f"{tuned_method.name} on {evaluated.backbone} at {used_size} px; {way}-way 1-shot{without}; percent")
     Console().print(sweep_table(swept, best))
     miou = f"mIoU {100 * swept.gated[best].miou:.1f} if classes that are not present have no mask"
     typer.echo(f"best: presence {best.presence:g}, masks {best.mask:g}, {miou}")
     if out is not None:
-        tuned = TrainedHead(method.name, evaluated.backbone, used_size, best, method.trained_weights())
+        tuned = TrainedHead(tuned_method.name, evaluated.backbone, used_size, best, tuned_method.trained_weights())
         write_tensors(out, tuned.tensors, {**head_metadata(head), **tuned.metadata()})
         typer.echo(f"{out}: the head with these thresholds")

@@ -50,6 +50,13 @@ def test_the_best_thresholds_are_shown_and_written_to_the_head(
     assert read_metadata(tuned)["settings"] == read_metadata(head)["settings"]
 
 
+def test_a_head_of_emat_is_tuned_and_written_for_emat_prior(head: Path, photos: Path, tmp_path: Path) -> None:
+    tuned = tmp_path / "tuned.safetensors"
+    words = ("--data", photos, "--folds", 2, "--tasks", 2, "--size", 64, "--method", "emat-prior", "-o", tuned)
+    assert tune(head, *words) == 0
+    assert load_head(tuned).method == "emat-prior"
+
+
 def test_a_head_without_a_backbone_in_its_file_needs_the_option(
     head: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
