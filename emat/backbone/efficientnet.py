@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from emat.backbone.base import Backbone
-from emat.backbone.tokens import Grid, Tokens, tokens_from_maps
+from emat.backbone.tokens import Grid, Tokens, strided_grid, tokens_from_maps
 from emat.errors import EmatError
 
 BATCH_NORM_EPS = 1e-3
@@ -90,9 +90,7 @@ class EfficientNetLite2(Backbone):
 
     def grid(self, height: int, width: int) -> Grid:
         """Return rows and columns of the maps of stride 16; every size is accepted."""
-        if not height or not width:
-            raise EmatError(f"an image of {height} x {width} pixels has nothing in it")
-        return -(-height // TOKEN_STRIDE), -(-width // TOKEN_STRIDE)
+        return strided_grid(height, width, TOKEN_STRIDE)
 
     def encode(self, pixels: Tensor) -> Tokens:
         """Compute the tokens (B, 42, 1 + T, 60)."""

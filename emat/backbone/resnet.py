@@ -8,8 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from emat.backbone.base import Backbone
-from emat.backbone.tokens import Grid, Tokens, tokens_from_maps
-from emat.errors import EmatError
+from emat.backbone.tokens import Grid, Tokens, strided_grid, tokens_from_maps
 
 STEM_FEATURES = 64
 EXPANSION = 4  # a bottleneck's output has this many times the features of its 3 x 3
@@ -53,9 +52,7 @@ class ResNet(Backbone):
 
     def grid(self, height: int, width: int) -> Grid:
         """Return rows and columns of layer3's maps; every size is accepted."""
-        if not height or not width:
-            raise EmatError(f"an image of {height} x {width} pixels has nothing in it")
-        return -(-height // TOKEN_STRIDE), -(-width // TOKEN_STRIDE)
+        return strided_grid(height, width, TOKEN_STRIDE)
 
     def encode(self, pixels: Tensor) -> Tokens:
         """Compute the tokens (B, C, 1 + T, 512)."""

@@ -19,8 +19,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from emat.errors import EmatError
+
 Tokens: TypeAlias = Tensor  # (B, C, 1 + T, d)
 Grid: TypeAlias = tuple[int, int]  # (h, w), T = h * w
+
+
+def strided_grid(height: int, width: int, stride: int) -> Grid:
+    """Return rows and columns of a CNN's map of this stride, which takes pixels of any size but none.
+
+    Raises:
+        EmatError: If there are no pixels.
+    """
+    if not height or not width:
+        raise EmatError(f"an image of {height} x {width} pixels has nothing in it")
+    return -(-height // stride), -(-width // stride)
 
 
 def tokens_from_blocks(outputs: Tensor, heads: int) -> Tokens:

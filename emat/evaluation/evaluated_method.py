@@ -90,7 +90,7 @@ def _frozen_backbone(other: EvaluatedMethod, head: TrainedHead) -> Backbone | No
 def _training_free(method: str | None) -> str:
     if method is None:
         free = " or ".join(training_free_methods())
-        raise EmatError(f"say what to evaluate: --model with a head's file or name, or --method {free}")
+        raise EmatError(f"say what to evaluate: give a head's file or name with --model, or --method {free}")
     if find_method(method).needs_training:
-        raise EmatError(f"{method} must be trained before it can be evaluated; give its head by --model")
+        raise EmatError(f"{method} must be trained before it can be evaluated; give its head with --model")
     return method

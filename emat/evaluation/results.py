@@ -145,15 +145,9 @@ def machine() -> dict[str, Any]:
 
 def _described(configuration: Configuration) -> dict[str, Any]:
     return {
-        "dataset": configuration.dataset,
-        "fold": configuration.fold,
-        "split": configuration.split,
-        "class_ids": configuration.class_ids,
-        "list_sha256": configuration.list_sha256,
-        "protocol": configuration.protocol.as_json(),
+        **configuration.as_json(),
         "tasks": len(configuration.tasks),
         "augmented": sum(task.augmented for task in configuration.tasks),
-        "digest": configuration.digest,
     }
 
 

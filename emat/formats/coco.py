@@ -1,4 +1,4 @@
-"""COCO instance JSON: one file for all photos, with objects as polygons or run lengths."""
+"""COCO instance JSON, read and written: one file for all photos, with objects as polygons or run lengths."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence

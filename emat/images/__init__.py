@@ -1,6 +1,6 @@
 """Photos and masks: read safely from whatever a user gives, and prepared for a backbone.
 
-A photo becomes (H, W, 3) uint8 as a viewer shows it; a mask becomes class indices or the place of one object. Nothing
+A photo becomes (H, W, 3) uint8 as a viewer shows it; a mask becomes class indices, or where one object is. Nothing
 else in the package opens an image file.
 
 `sources` opens files within limits, `photos` and `stretch` make photos of them, `masks` label maps, and `object_masks`
@@ -11,6 +11,7 @@ from emat.images.masks import (
     VOC_PALETTE,
     VOID,
     read_mask,
+    resize_map,
     resize_mask,
     same_scale,
     write_indexed_png,
@@ -47,6 +48,7 @@ __all__ = [
     "read_object_mask",
     "read_one_class_mask",
     "read_photo",
+    "resize_map",
     "resize_mask",
     "resize_photo",
     "same_scale",

@@ -73,6 +73,14 @@ def resize_mask(mask: Pixels, size: tuple[int, int]) -> Pixels:
     return np.array(Image.fromarray(mask).resize((width, height), Image.Resampling.NEAREST))
 
 
+def resize_map(values: NDArray[np.float32], size: tuple[int, int]) -> NDArray[np.float32]:
+    """Resize a map of probabilities or logits (H, W) bilinearly to `size` (h, w)."""
+    if values.shape == size:
+        return values
+    height, width = size
+    return np.array(Image.fromarray(values).resize((width, height), Image.Resampling.BILINEAR))
+
+
 def same_scale(size: tuple[int, ...], other: tuple[int, ...]) -> bool:
     """Whether two sizes (h, w) have the same shape at different scales, allowing for rounding by a pixel.
 

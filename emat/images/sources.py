@@ -46,7 +46,7 @@ def describe(source: Source) -> str:
 
 
 def split_page(path: Path | str) -> tuple[Path, int | None]:
-    """Take the number of a page off a path; None if it names no page. A file of that very name is no page.
+    """Take the number of a page off a path; None if it names no page, or if there is a file of exactly that name.
 
     >>> split_page("stack.tif[3]")[1], split_page("stack.tif")[1]
     (3, None)
@@ -111,7 +111,7 @@ def load_image(
 
 
 def pages(source: Path | str | bytes, name: str) -> int:
-    """Return the number of pages of a TIFF stack; 1 for every other image. Smaller copies of a photo are no pages.
+    """Return the number of pages of a TIFF stack; 1 for every other image. Smaller copies of a photo do not count.
 
     Raises:
         EmatError: The image is missing or damaged.

@@ -15,7 +15,7 @@ from PIL import Image
 from emat.errors import EmatError
 from emat.files import write_text
 from emat.formats.coco import coco_content
-from emat.images import Pixels, write_indexed_png
+from emat.images import Pixels, resize_map, write_indexed_png
 from emat.methods.base import PAPER_THRESHOLDS, Thresholds
 from emat.methods.label_map import make_label_map
 from emat.pictures.overlay import draw_overlay, save_jpeg
@@ -68,11 +68,7 @@ class Prediction:
 
     def probability(self, name: str) -> NDArray[np.float32]:
         """Return the probability (H, W) of each pixel to belong to a class, even if the class is not present."""
-        map_ = self.maps[self._known(name)]
-        height, width = self.photo.shape[:2]
-        if map_.shape == (height, width):
-            return map_
-        return np.array(Image.fromarray(map_).resize((width, height), Image.Resampling.BILINEAR))
+        return resize_map(self.maps[self._known(name)], (self.photo.shape[0], self.photo.shape[1]))
 
     def at(self, thresholds: Thresholds) -> "Prediction":
         """Return the same prediction with other thresholds, without running the network again."""

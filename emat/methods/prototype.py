@@ -94,7 +94,7 @@ class Prototype(Method):
 
     def loss(self, batch: TrainingBatch, weights: LossWeights) -> Losses:
         """Raise an EmatError, because there is nothing to train."""
-        raise EmatError("the prototype method has nothing to train; evaluate it as it is, by --method prototype")
+        raise EmatError("the prototype method has nothing to train; evaluate it as it is, with --method prototype")
 
 
 def prototype_channels(backbone: str) -> slice:

@@ -122,7 +122,7 @@ def load_head(name: str | Path, backbone: str | None = None, method: str | None 
     metadata = head_metadata(name)
     stated = metadata.get("method")
     if method is not None and stated not in (None, method) and not share_heads(stated, method):
-        raise EmatError(f"{name} is a head of the method {stated}, not {method}; leave the method away")
+        raise EmatError(f"{name} is a head of the method {stated}, not {method}; leave out --method")
     chosen = {"method": method or stated or "", "backbone": backbone or metadata.get("backbone", "")}
     tensors = {} if is_training_free(name) else read_tensors(find_head(name))
     return head_from(_head_tensors(tensors, chosen["method"]), {**metadata, **chosen}, name)
@@ -147,7 +147,7 @@ def head_from(tensors: Mapping[str, Tensor], metadata: Mapping[str, str], path: 
         )
     if not metadata.get("backbone"):
         raise EmatError(
-            f"{path} does not say which backbone its head was trained with; name it by --backbone, or in Python by "
+            f"{path} does not say which backbone its head was trained with; name it with --backbone, or in Python with "
             "backbone='dinov2-s'"
         )
     backbone = find_backbone(metadata["backbone"])

@@ -1,7 +1,8 @@
 """EMAT's and CST's network: masked attention over support tokens, for every query token.
 
-`network` joins the parts: `encoding` makes query and support comparable, `layer` is one of the two attention layers,
-of which `attention` is the paper's Eq. 6 and `refinement` what follows it.
+`network` joins the parts: `encoding` makes query and support comparable, `layer` is one of the two attention layers. In
+a layer, `projections` makes queries, keys and values, `attention` is the paper's Eq. 6, and `refinement` with its
+`group_norm` is what follows. `forms` lists the sizes of EMAT, CST and the steps between them.
 
 Letters in shapes, the same in every module (sizes of the paper's EMAT in brackets):
 

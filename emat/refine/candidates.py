@@ -23,7 +23,7 @@ STABILITY_OFFSET = 1.0  # a stable mask hardly changes when its logits are cut t
 NEAR = 8  # pixels around a region within which the photo's changes are typical
 STRONGEST_EDGE = 4.0
 BOX_MARGIN = 0.05  # of a region's sides, since a coarse region often misses the object's rim
-MAP_IOU = 0.6  # what a coarse region is worth where MobileSAM's answers bring the IoU that they expect of themselves
+MAP_IOU = 0.6  # assumed for an unrefined region; MobileSAM states an IoU for each of its own masks
 
 
 @dataclass(frozen=True)

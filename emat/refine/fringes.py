@@ -1,4 +1,4 @@
-"""Fringes: thin rims of one class around an object of another, which no object looks like.
+"""Fringes: thin rims of one class around an object of another class, which are errors and are removed here.
 
 Where two classes resemble each other, the second often wins along the outline of the first, because both are uncertain
 there. A part of an object that belongs to another class than the rest, and is thin for its area or a mere speck, goes

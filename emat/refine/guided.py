@@ -7,8 +7,8 @@ Tang), so that it changes where the colours change and is smooth where they are.
 import numpy as np
 from scipy import ndimage
 
-from emat.images import Pixels, resize_photo
-from emat.refine.regions import Map, resized
+from emat.images import Pixels, resize_map, resize_photo
+from emat.refine.regions import Map
 
 RADIUS = 0.02  # of a window, as a share of the longer side
 EDGE = 0.02  # differences of colour, of 0 to 1, that begin to count as an edge
@@ -16,7 +16,7 @@ LONGEST_SIDE = 640  # at which the filter works: what it finds is smooth enough 
 
 
 def guided(probability: Map, photo: Pixels, radius: float = RADIUS, edge: float = EDGE) -> Map:
-    """`probability` (h, w) along the edges of `photo` (H, W, 3): (h, w), between 0 and 1.
+    """Draw a probability map (h, w) again along the edges of a photo (H, W, 3).
 
     Args:
         probability: how likely each pixel belongs to a class; of any size.
@@ -35,8 +35,8 @@ def guided(probability: Map, photo: Pixels, radius: float = RADIUS, edge: float 
     shrink = min(1.0, LONGEST_SIDE / max(height, width))
     size = max(1, round(height * shrink)), max(1, round(width * shrink))
     guide = resize_photo(photo, size).astype(np.float32) / np.float32(255)  # (h', w', 3)
-    drawn = _filtered(resized(probability, size), guide, max(1, round(radius * max(size))), edge**2)
-    return np.clip(resized(drawn, (height, width)), 0, 1)
+    drawn = _filtered(resize_map(probability, size), guide, max(1, round(radius * max(size))), edge**2)
+    return np.clip(resize_map(drawn, (height, width)), 0, 1)
 
 
 def _filtered(values: Map, guide: Map, radius: int, smoothness: float) -> Map:

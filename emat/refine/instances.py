@@ -1,4 +1,4 @@
-"""Single objects of a class: touching ones apart, numbered and measured."""
+"""Single objects of a class: touching objects are separated, and all are numbered and measured."""
 
 from dataclasses import dataclass
 
@@ -27,7 +27,7 @@ class Instances:
 
 
 def split_touching(mask: Mask) -> Labels:
-    """Number the objects of a mask (H, W) from 1; those that touch are taken apart at their necks.
+    """Number the objects of a mask (H, W) from 1. Objects that touch are separated where they are narrowest.
 
     Every pixel belongs to the peak of the distance to the background that it reaches by going uphill (a watershed).
     Neighbours whose neck is hardly narrower than themselves are put together again.
@@ -58,7 +58,7 @@ def separate(mask: Mask, objects: Labels | None = None) -> Labels:
 
 
 def measure(labels: Labels, probability: NDArray[np.float32], smallest: int = 1) -> Instances:
-    """The rows of a label image, from 1 on without gaps; objects of fewer than `smallest` pixels are left out."""
+    """Measure the objects of a label image; those of fewer than `smallest` pixels are left out, the rest renumbered."""
     areas = np.bincount(labels.ravel())
     keep = [index for index in range(1, len(areas)) if areas[index] >= max(1, smallest)]
     renumber = np.zeros(len(areas), np.int32)

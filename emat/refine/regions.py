@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 from scipy import ndimage
 
 Map = NDArray[np.float32]
@@ -21,12 +20,12 @@ SADDLE_LEVELS = (0.6, 0.7, 0.8, 0.9)  # certainties at which a region is looked 
 SMALLEST_PART = 0.12  # of its region's area at the level where it comes apart
 TYPICAL = 2.0  # the logit of a typical pixel's certainty
 TINY = 1e-4
-CERTAIN = 0.8  # from here on a point may speak against another class
+CERTAIN = 0.8  # the least certainty of a point that is given to MobileSAM as lying outside another class
 
 
 @dataclass(frozen=True)
 class MapRegion:
-    """One object as the probability map shows it."""
+    """A region of a probability map, which may be one object."""
 
     mask: Mask  # (h, w)
     box: tuple[int, int, int, int]  # left, top, right, bottom; the last two are the first pixels outside
@@ -40,7 +39,9 @@ class MapRegion:
 
 
 def certainty(probability: Map, threshold: float) -> Map:
-    """`probability` with the threshold at 0.5 and the same spread on both sides, whatever its calibration.
+    """Move a probability map so that the threshold is at 0.5 and both sides of it are equally spread.
+
+    The result does not depend on how well the probabilities are calibrated.
 
     >>> certainty(np.array([[0.1, 0.2, 0.4, 0.6]], np.float32), 0.3).astype(float).round(2).tolist()
     [[0.05, 0.24, 0.74, 0.95]]
@@ -64,8 +65,9 @@ def belief(probability: Map, threshold: float) -> Map:
 
 
 def find_regions(certain: Map) -> list[MapRegion]:
-    """The connected regions of certainty 0.5 and more, the largest first; those that hang together by a saddle alone
-    are taken apart.
+    """Return the connected regions of certainty 0.5 and more, the largest first.
+
+    Regions that are joined only by a bridge of low certainty are split there.
     """
     labels, count = ndimage.label(certain >= 0.5)
     smallest = max(4.0, SMALLEST_REGION * certain.size)
@@ -75,7 +77,7 @@ def find_regions(certain: Map) -> list[MapRegion]:
 
 
 def describe_region(mask: Mask, certain: Map, points: int = 3) -> MapRegion:
-    """The box and the points of a mask that is not empty."""
+    """Find the box and the most certain points of a mask, which must not be empty."""
     rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
     box = int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1
     inner = ndimage.distance_transform_edt(np.pad(mask, 1))[1:-1, 1:-1]
@@ -91,7 +93,7 @@ def describe_region(mask: Mask, certain: Map, points: int = 3) -> MapRegion:
 
 
 def points_against(region: MapRegion, others: Sequence[Map], most: int = 2) -> tuple[Point, ...]:
-    """The most certain point of each other class outside `region`, the surest first."""
+    """Return the most certain point of each other class outside `region`, in order of certainty."""
     found: list[tuple[float, Point]] = []
     for other in others:
         rest = np.where(region.mask, 0, other)
@@ -102,7 +104,7 @@ def points_against(region: MapRegion, others: Sequence[Map], most: int = 2) -> t
 
 
 def _parts(mask: Mask, certain: Map) -> list[Mask]:
-    """`mask` itself, or the parts that it falls into at the lowest level that takes it apart."""
+    """Return the parts into which a mask falls at the lowest level that splits it; the mask itself if none does."""
     for level in SADDLE_LEVELS:
         above = mask & (certain >= level)
         labels, count = ndimage.label(above)
@@ -121,10 +123,3 @@ def _parts(mask: Mask, certain: Map) -> list[Mask]:
 def _logit(probability: NDArray[np.float32] | np.float32) -> Map:
     clipped = np.clip(probability, TINY, 1 - TINY)
     return np.asarray(np.log(clipped / (1 - clipped)), np.float32)
-
-
-def resized(values: Map, size: tuple[int, int]) -> Map:
-    """The map (h, w) at another size, interpolated bilinearly."""
-    if values.shape == size:
-        return values
-    return np.array(Image.fromarray(values.astype(np.float32)).resize((size[1], size[0]), Image.Resampling.BILINEAR))

@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
 
 from emat.errors import EmatError
 from emat.formats.drawing import LabelMap
 from emat.formats.writing import open_writer
-from emat.images import resize_mask
+from emat.images import resize_map, resize_mask
 from emat.methods.base import Thresholds
 from emat.methods.label_map import make_label_map
 from emat.refine.fringes import absorb_fringes
@@ -65,8 +64,7 @@ def label_map(session: Session, query: StudioQuery, numbers: Mapping[str, int], 
     names = [name for name in all_maps if name in numbers and is_present(session, query, name)]
     if not names:
         return labels
-    images = (Image.fromarray(all_maps[name]) for name in names)
-    maps = (np.array(image.resize((size[1], size[0]), Image.Resampling.BILINEAR)) for image in images)
+    maps = (resize_map(all_maps[name], size) for name in names)
     own = [thresholds_of(session, name).mask for name in names]
     return absorb_fringes(make_label_map(maps, own, [numbers[name] for name in names]))
 

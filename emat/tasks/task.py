@@ -142,19 +142,22 @@ class Configuration:
         """The `digest` of the tasks."""
         return digest(self.tasks)
 
+    def as_json(self) -> dict[str, Any]:
+        """Return everything but the tasks themselves, as files and reports state it."""
+        return {
+            "dataset": self.dataset,
+            "fold": self.fold,
+            "split": self.split,
+            "class_ids": self.class_ids,
+            "list_sha256": self.list_sha256,
+            "protocol": self.protocol.as_json(),
+            "digest": self.digest,
+        }
+
 
 def write_task_file(configuration: Configuration, path: Path) -> None:
     """Write a configuration and its tasks to `path` as JSON lines."""
-    header = {
-        "format": FORMAT,
-        "dataset": configuration.dataset,
-        "fold": configuration.fold,
-        "split": configuration.split,
-        "class_ids": configuration.class_ids,
-        "list_sha256": configuration.list_sha256,
-        "protocol": configuration.protocol.as_json(),
-        "digest": configuration.digest,
-    }
+    header = {"format": FORMAT, **configuration.as_json()}
     lines = [header, *(_row(task) for task in configuration.tasks)]
     write_text(path, "".join(json.dumps(line) + "\n" for line in lines))
 
