@@ -25,7 +25,7 @@ from docs.site_hooks import DIAGRAMS, DOCS, diagrams, source_hash
 
 IMAGES = DOCS / "images"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-CUB = demo_photos().questions["a cub"]
+CUB = demo_photos().queries["a cub"]
 COLOURS = 200  # of a picture's palette: screens have few, and files stay small
 PATIENCE = 120_000  # milliseconds
 DRAW = "async ([name, source]) => (await mermaid.render(name, source)).svg"

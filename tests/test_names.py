@@ -9,8 +9,9 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "emat"
 FILES = sorted(PACKAGE.rglob("*.py"))
-# An index is an index, a path is a path, and a trained part that loads from a file is a head.
-NOT_IN_THE_GLOSSARY = {"place", "places", "contender", "contenders"}
+# An index is an index, a path is a path, a trained part that loads from a file is a head, the lists that papers use are
+# published, and a photo to be predicted is a query.
+NOT_IN_THE_GLOSSARY = {"place", "places", "contender", "contenders", "circulated", "question", "questions"}
 
 
 def names_in(tree: ast.AST) -> Iterator[str]:
@@ -40,8 +41,6 @@ def test_no_module_is_named_for_being_useful() -> None:
     assert not {"utils", "util", "helpers", "common", "misc"} & {path.stem for path in FILES}
 
 
-@pytest.mark.parametrize(
-    "path", [path for path in FILES if path.parent.name != "training"], ids=lambda path: str(path.relative_to(PACKAGE))
-)
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_names_are_words_of_the_glossary(path: Path) -> None:
     assert not NOT_IN_THE_GLOSSARY & set(names_in(ast.parse(path.read_text())))

@@ -32,18 +32,18 @@ def command(
     photos = demo_photos()
     segmenter = Segmenter.load(model, device=device).fit(photos.examples)
     began = time.perf_counter()
-    predictions = dict(zip(photos.questions, segmenter.predict_many(photos.questions.values()), strict=True))
+    predictions = dict(zip(photos.queries, segmenter.predict_many(photos.queries.values()), strict=True))
     seconds = (time.perf_counter() - began) / len(predictions)
     examples = [example_card(example, segmenter.classes_) for example in photos.examples]
     answers = [answer_card(title, prediction) for title, prediction in predictions.items()]
     save_picture(draw_demo(examples, answers), out / "demo.png")
     write_page(out / "demo.html", examples, answers)
     if as_json:
-        scores = {photos.questions[title].name: dict(p.scores) for title, p in predictions.items()}
+        scores = {photos.queries[title].name: dict(p.scores) for title, p in predictions.items()}
         typer.echo(json.dumps({"scores": scores, "files": [str(out / "demo.png"), str(out / "demo.html")]}))
         return
     console = Console()
-    console.print(_table(predictions, {title: path.name for title, path in photos.questions.items()}))
+    console.print(_table(predictions, {title: path.name for title, path in photos.queries.items()}))
     console.print(
         f"{seconds:.1f} s per photo. Look at {out / 'demo.png'} or open {out / 'demo.html'}.", highlight=False
     )

@@ -98,7 +98,7 @@ class Savings:
     """How much work a plan has, and how much (`..._apart`) it would be one task after the other."""
 
     tasks: int
-    questions: int  # different tasks
+    shared_tasks: int  # different tasks
     pairs: int
     pairs_apart: int
     images: int
@@ -111,7 +111,7 @@ def savings(configurations: Sequence[Configuration]) -> Savings:
     tasks: list[Task] = [task for each in configurations for task in each.tasks]
     return Savings(
         tasks=len(tasks),
-        questions=sum(len(each.tasks) for each in work),
+        shared_tasks=sum(len(each.tasks) for each in work),
         pairs=sum(len(each.pairs) for each in work),
         pairs_apart=sum(len(shots) for task in tasks for shots in task.shots),
         images=len({name for task in tasks for name in task.photos}),

@@ -25,7 +25,7 @@ from emat.pictures.palette import colour_of
 
 SOURCE = "gradio"
 EXAMPLES = {"cheetah": "media_assets/images/cheetah1.jpg", "lion": "media_assets/images/lion.jpg"}
-QUESTIONS = {
+QUERIES = {
     "a cub": "test_data/cheetah2.jpg",
     "small and fast": "media_assets/images/cheetah.jpg",
     "neither": "media_assets/images/tower.jpg",
@@ -37,7 +37,7 @@ class DemoPhotos:
     """The examples, and the photos to predict."""
 
     examples: tuple[Example, ...]
-    questions: dict[str, Path]  # by title
+    queries: dict[str, Path]  # by title
 
 
 def demo_photos() -> DemoPhotos:
@@ -51,7 +51,7 @@ def demo_photos() -> DemoPhotos:
     if not folders:
         raise EmatError('the demonstration uses photos that come with the studio; run: pip install "emat[studio]"')
     root = Path(folders[0])
-    absent = [name for name in (*EXAMPLES.values(), *QUESTIONS.values()) if not (root / name).is_file()]
+    absent = [name for name in (*EXAMPLES.values(), *QUERIES.values()) if not (root / name).is_file()]
     if absent:
         raise EmatError(
             f"the installed {SOURCE} does not have {absent[0]}, which the demonstration uses; "
@@ -60,7 +60,7 @@ def demo_photos() -> DemoPhotos:
     masks = Path(str(resources.files("emat") / "pictures"))
     return DemoPhotos(
         examples=tuple(Example(root / photo, {name: masks / f"{name}.png"}) for name, photo in EXAMPLES.items()),
-        questions={title: root / photo for title, photo in QUESTIONS.items()},
+        queries={title: root / photo for title, photo in QUERIES.items()},
     )
 
 

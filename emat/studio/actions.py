@@ -215,7 +215,7 @@ def start_demo(session: Session) -> None:
         _learn(session, photo, small)
     with session.lock:
         taken = [query.photo.name for query in session.queries.values()]
-        for path in demo.questions.values():
+        for path in demo.queries.values():
             _ask(session, studio_photo(read_photo(path), safe_name(path.name, taken)))
 
 

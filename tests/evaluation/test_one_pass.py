@@ -222,7 +222,7 @@ def test_equal_tasks_of_two_settings_are_answered_once() -> None:
     task = Task(0, "a", 1, (1, 2), (("b",), ("c",)))
     more = Task(0, "a", 1, (1, 2), (("b",), ("c", "b")))
     shared = savings([configuration_of(task), configuration_of(task), configuration_of(more)])
-    assert (shared.tasks, shared.questions, shared.pairs, shared.pairs_apart) == (3, 2, 3, 7)
+    assert (shared.tasks, shared.shared_tasks, shared.pairs, shared.pairs_apart) == (3, 2, 3, 7)
     assert (shared.images, shared.images_apart) == (3, 9)
 
 
