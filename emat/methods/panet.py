@@ -27,7 +27,7 @@ EPSILON = 1e-6  # added to the number of positions
 
 @dataclass(frozen=True)
 class FeatureSums:
-    """FeatureSums of a support's features inside and outside its mask, and the numbers of positions summed over."""
+    """Sums of a support's features inside and outside its mask, and how many positions were summed."""
 
     foreground: Tensor  # (features,)
     foreground_count: Tensor  # ()
@@ -72,7 +72,7 @@ class PANet(ResNetMethod):
 
     @torch.no_grad()
     def encode_support(self, features: Features, mask: Tensor) -> FeatureSums:
-        """FeatureSums over the positions that the resized mask touches, and over the others."""
+        """Sum the features over the positions that the resized mask touches, and over the others."""
         return sums_of(self._last_maps([features])[0], mask)
 
     def compare(self, query: Tensor, supports: Sequence[FeatureSums]) -> list[PANetPair]:
