@@ -65,7 +65,7 @@ def command(
         str | None, typer.Option(help="Side of a pixel, such as 0.32um: the table then has areas in real units too.")
     ] = None,
     instances: Annotated[
-        bool, typer.Option("--instances", help="coco, labelme and yolo: write single objects, touching ones apart.")
+        bool, typer.Option("--instances", help="In coco, labelme and yolo files, separate objects that touch.")
     ] = False,
     pages: Annotated[
         str | None, typer.Option(help="all: predict every page of TIFF stacks. One page is named as in stack.tif[3].")

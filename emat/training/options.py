@@ -84,7 +84,9 @@ class TrainingOptions:
     masks: Annotated[
         Path | None, "Folder or zip file with the masks of the first data set, if they are not beside its photos."
     ] = None
-    dataset: Annotated[str | None, "Kind of the first data set, such as pascal. Default: seen from its files."] = None
+    dataset: Annotated[
+        str | None, "Kind of the first data set, such as pascal. Default: recognised from its files."
+    ] = None
     lists: Annotated[
         Path | None, "Folder with fold lists for the first data set. Default: lists are made from its masks."
     ] = None
