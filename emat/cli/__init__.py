@@ -24,6 +24,7 @@ VERBS: dict[str, str] = {
     "tune": "Choose the thresholds of a trained head.",
     "eval": "Evaluate a head on few-shot tasks, all settings in one pass.",
     "report": "Make tables and figures from the results of evaluations.",
+    "reproduce": "Make every table and figure of the paper beside the published ones.",
     "tasks": "Draw few-shot tasks: digest, count, freeze, show, sizes.",
     "weights": "Backbones and heads: list, fetch, import.",
     "convert": "Convert annotations between COCO, LabelMe, YOLO-seg and indexed PNG.",
@@ -38,6 +39,7 @@ OLD_SPELLINGS: dict[str, dict[str, str]] = {
     "tune": {"--root": "--data", "--output": "--out"},
     "eval": {"--root": "--data", "--output": "--out", "--size-split": "--object-size"},
     "report": {"--output": "--out"},
+    "reproduce": {"--root": "--data"},
     "tasks": {"--root": "--data", "--output": "--out", "--size": "--object-size"},
     "data": {"--from-masks": "--data", "--write": "--out"},
 }

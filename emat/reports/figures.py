@@ -1,28 +1,19 @@
-"""The paper's figures, accuracy and mIoU by number of ways and by object size, drawn with matplotlib.
-
-matplotlib comes with the extra `report` and is imported when a figure is saved.
-"""
+"""The paper's figures, accuracy and mIoU by number of ways and by object size, drawn with matplotlib."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from emat.errors import EmatError
-from emat.evaluation.summary import Conditions
-from emat.files import whole_file
-from emat.pictures.palette import INK, PRINT_COLOURS
+from emat.evaluation.summary import Conditions, Summary
 from emat.reports.runs import Line
+from emat.reports.style import colour_number, new_figure, plain_axes, save_figure, title_figure
 from emat.reports.tables import describe, find
 from emat.tasks.sampling import ORDINARY_SPLITS
 
 SCORES = (("accuracy", "Accuracy (%)"), ("miou", "mIoU (%)"))
 CHART_WIDTH, CHART_HEIGHT, LEGEND_LINE = 4.2, 3.1, 0.22  # inches
-DOTS_PER_INCH = 200
-GRID = "#dee2e6"
 LARGEST_OFFSET = 0.06  # between neighbouring methods, so that their intervals do not cover each other
-# The grid's lines enclose every interval. SVGs keep their text as text, and the same results give the same file.
-STYLE = {"font.size": 9, "axes.autolimit_mode": "round_numbers", "svg.fonttype": "none", "svg.hashsalt": "emat"}
 
 
 @dataclass(frozen=True)
@@ -68,12 +59,11 @@ class ScoreFigure:
         Raises:
             EmatError: If matplotlib is not installed.
         """
-        matplotlib, figure_class = _matplotlib()
-        with matplotlib.rc_context(STYLE), whole_file(path) as unfinished:
-            figure = _draw(self, figure_class)
-            kind = path.suffix.lower().removeprefix(".")
-            metadata = {"Date": None} if kind == "svg" else None
-            figure.savefig(unfinished, format=kind, dpi=DOTS_PER_INCH, metadata=metadata)
+        save_figure(path, self.draw)
+
+    def draw(self) -> Any:
+        """Draw the figure with matplotlib and return it."""
+        return _draw(self)
 
 
 def figures(lines: Sequence[Line]) -> list[ScoreFigure]:
@@ -108,12 +98,17 @@ def _figure(
 def _marks(line: Line, axis: Sequence[Conditions], score: str) -> tuple[Mark, ...]:
     marks = []
     for index, conditions in enumerate(axis):
-        summary = find(line, conditions)
-        value = None if summary is None else summary.scores[score]
-        if summary is not None and value is not None:
-            low, high = summary.intervals[score] or (value, value)
-            marks.append(Mark(index, 100 * value, 100 * low, 100 * high))
-    return tuple(marks)
+        marks.append(mark_of(find(line, conditions), score, index))
+    return tuple(mark for mark in marks if mark is not None)
+
+
+def mark_of(summary: Summary | None, score: str, index: int) -> Mark | None:
+    """Return the mark of a score at an index of the horizontal axis; None if it was not measured."""
+    value = None if summary is None else summary.scores[score]
+    if summary is None or value is None:
+        return None
+    low, high = summary.intervals[score] or (value, value)
+    return Mark(index, 100 * value, 100 * low, 100 * high)
 
 
 def _file_name(conditions: Conditions) -> str:
@@ -123,22 +118,12 @@ def _file_name(conditions: Conditions) -> str:
     return "-".join(part for part in parts if part)
 
 
-def _matplotlib() -> tuple[Any, Any]:
-    """Return matplotlib and its class of figures, which needs no display."""
-    try:
-        import matplotlib
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise EmatError('figures need matplotlib; install it with: pip install "emat[report]"') from None
-    return matplotlib, Figure
-
-
-def _draw(content: ScoreFigure, figure_class: Any) -> Any:
+def _draw(content: ScoreFigure) -> Any:
     labels = dict.fromkeys((curve.label, curve.colour) for chart in content.charts for curve in chart.curves)
     size = (CHART_WIDTH * len(content.charts), CHART_HEIGHT + LEGEND_LINE * (len(labels) + 1))
-    figure = figure_class(figsize=size, layout="constrained")
+    figure = new_figure(*size)
     figure.get_layout_engine().set(w_pad=0.12)
-    figure.suptitle(content.title, x=0.02, ha="left", fontsize=11, color=_hex(INK))
+    title_figure(figure, content.title)
     handles: dict[tuple[str, int], Any] = {}
     for number, chart in enumerate(content.charts):
         axes = figure.add_subplot(1, len(content.charts), number + 1)
@@ -155,22 +140,12 @@ def _draw(content: ScoreFigure, figure_class: Any) -> Any:
 def _prepare(axes: Any, content: ScoreFigure, score: str) -> None:
     axes.set_xticks(range(len(content.ticks)), content.ticks)
     axes.set_xlim(-0.5, len(content.ticks) - 0.5)
-    axes.set_xlabel(content.axis)
-    axes.set_ylabel(score)
-    axes.grid(axis="y", color=GRID)
-    axes.yaxis.get_major_locator().set_params(integer=True)
-    axes.set_axisbelow(True)
-    axes.tick_params(length=0)
-    axes.spines[:].set_visible(False)
+    plain_axes(axes, content.axis, score)
 
 
 def _draw_curve(axes: Any, curve: Curve, offset: float) -> Any:
     at = [mark.index + offset for mark in curve.marks]
-    colour = _hex(PRINT_COLOURS[curve.colour % len(PRINT_COLOURS)])
+    colour = colour_number(curve.colour)
     axes.vlines(at, [mark.low for mark in curve.marks], [mark.high for mark in curve.marks], colour, linewidth=1.2)
     (drawn,) = axes.plot(at, [mark.value for mark in curve.marks], color=colour, marker="o", markersize=4)
     return drawn
-
-
-def _hex(colour: tuple[int, int, int]) -> str:
-    return "#{:02x}{:02x}{:02x}".format(*colour)

@@ -1,10 +1,11 @@
-"""The network written down plainly, as the paper describes it: the oracle that the fast one is held against.
+"""The network written down plainly, as the paper describes it: what memory is compared on, and the tests' oracle.
 
-Full correlation, convolutions and pooling as such, attention one image after another over the tokens its mask keeps.
-Weights come by their public names, so a network's state dict and a published checkpoint both fit.
+Full correlation, convolutions and pooling as such, attention one image after another: over the tokens that the mask
+keeps (as in EMAT), or over all of them with masked logits filled (as in CST). Weights come by
+their public names, so a network's state dict and a published checkpoint both fit.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor
 
 ATTENTION_HEADS = 8
 NORM_GROUPS = 4
+MASKED_LOGIT = -1e9
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,7 @@ class PlainForm:
     pools: tuple[int, int]  # windows after the projection; 1 = none
     class_token: bool = True
     learned: bool = True  # strided convolutions instead of 1x1 projections
+    dense: bool = False  # masked tokens stay in the computation instead of being left out
 
 
 FORMS = {
@@ -105,7 +108,8 @@ def _layer(form: PlainForm, tensors: Mapping[str, Tensor], name: str, x: Tensor,
         residual = _pool(form, _conv(tensors, f"{name}attn.short_cut.0", x), window)
         residual = _norm(tensors, f"{name}attn.short_cut.2", residual)
     kept = _kept_tokens(form, masks, x.shape[3])
-    attended = torch.cat([_attend(q[i : i + 1], k[i : i + 1], v[i : i + 1], kept[i]) for i in range(len(x))])
+    attend = _attend_all if form.dense else _attend_kept
+    attended = torch.cat([attend(q[i : i + 1], k[i : i + 1], v[i : i + 1], kept[i]) for i in range(len(x))])
     attended = F.relu(_norm(tensors, f"{name}attn.agg.0", attended))
     attended = F.relu(_norm(tensors, f"{name}attn.agg.3", _conv(tensors, f"{name}attn.agg.2", attended)))
     x = _norm(tensors, f"{name}attn.out_norm", attended + F.relu(residual))
@@ -122,14 +126,24 @@ def _kept_tokens(form: PlainForm, masks: Tensor, support_tokens: int) -> Tensor:
     return torch.cat([kept.new_ones(len(kept), first), kept], dim=1)
 
 
-def _attend(q: Tensor, k: Tensor, v: Tensor, kept: Tensor) -> Tensor:
+def _attend_kept(q: Tensor, k: Tensor, v: Tensor, kept: Tensor) -> Tensor:
     """One image's attention over its kept support tokens; (1, hidden, t_q, t_d) out."""
     if not kept.any():
         return torch.zeros_like(q)
-    k, v = k[..., kept], v[..., kept]
-    q, k, v = (part.unflatten(1, (ATTENTION_HEADS, -1)) for part in (q, k, v))  # (1, heads, e, t_q, t)
+    q, k, v = _by_heads(q, k[..., kept], v[..., kept])
     weights = torch.einsum("bheqi,bheqp->bhqip", q, k).softmax(dim=-1)
     return torch.einsum("bhqip,bheqp->bheqi", weights, v).flatten(1, 2)
+
+
+def _attend_all(q: Tensor, k: Tensor, v: Tensor, kept: Tensor) -> Tensor:
+    """The same over all support tokens, with the logits of those that are not kept filled."""
+    q, k, v = _by_heads(q, k, v)
+    logits = torch.einsum("bheqi,bheqp->bhqip", q, k).masked_fill(~kept, MASKED_LOGIT)
+    return torch.einsum("bhqip,bheqp->bheqi", logits.softmax(dim=-1), v).flatten(1, 2)
+
+
+def _by_heads(*parts: Tensor) -> Iterator[Tensor]:
+    return (part.unflatten(1, (ATTENTION_HEADS, -1)) for part in parts)  # (1, heads, e, t_q, t)
 
 
 def _presence_head(tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:

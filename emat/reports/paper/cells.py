@@ -1,0 +1,141 @@
+"""The cells of the paper's tables: what was measured here beside what is published, and the difference in words."""
+
+from dataclasses import dataclass, field
+from itertools import groupby
+
+from emat.evaluation.summary import Summary
+from emat.reports.paper.published import published_number, published_text
+from emat.reports.tables import MISSING, ReportTable, TableEntry
+
+SCORES = {"accuracy": "Acc.", "miou": "mIoU"}
+NOT_RUN, PAPER, HERE, DIFFERENCE = "not run", "paper", "here", "difference"
+INSIDE = "inside"
+
+
+@dataclass(frozen=True)
+class PaperCell:
+    """One cell: the published text and number, and the measured number with its interval, as far as there are any."""
+
+    published_text: str | None = None
+    published: float | None = None
+    measured: float | None = None
+    interval: tuple[float, float] | None = None
+    digits: int = 1
+    unit: str = "points"
+    words: str | None = None  # instead of a measured number
+
+    @property
+    def difference(self) -> float | None:
+        """Measured less published."""
+        return None if self.measured is None or self.published is None else self.measured - self.published
+
+    @property
+    def published_inside(self) -> bool | None:
+        """Whether the published number lies in the measured interval; None if one of them is missing."""
+        if self.published is None or self.interval is None:
+            return None
+        return self.interval[0] <= self.published <= self.interval[1]
+
+    def here(self) -> TableEntry:
+        """What was measured."""
+        if self.measured is None:
+            return TableEntry(self.words or MISSING)
+        margin = None if self.interval is None else (self.interval[1] - self.interval[0]) / 2
+        return TableEntry(f"{self.measured:.{self.digits}f}", self.measured, margin)
+
+    def compared(self) -> TableEntry:
+        """The difference, and whether the published number lies in the interval."""
+        if self.difference is None:
+            return TableEntry(MISSING)
+        text = f"{self.difference:+.{self.digits}f}".replace("-", "−")
+        return TableEntry(f"{text} ({INSIDE})" if self.published_inside else text)
+
+
+@dataclass(frozen=True)
+class PaperRow:
+    """One method. `measured` says whether it was run here, and `published` whether the paper has a row of it."""
+
+    label: str
+    cells: tuple[PaperCell, ...]
+    measured: bool
+    published: bool = True
+    quoted: bool = False  # a method that is only quoted and never run here
+
+
+@dataclass(frozen=True)
+class PaperTable:
+    """A table, its columns (a group, or "", and a name), its rows, footnotes, and a sentence on every difference."""
+
+    name: str
+    title: str
+    columns: tuple[tuple[str, str], ...]
+    rows: tuple[PaperRow, ...]
+    notes: tuple[str, ...] = ()
+    compares: bool = True  # whether there is anything published to compare with
+    sentences: tuple[str, ...] = field(init=False, default=())
+
+    def __post_init__(self) -> None:
+        if self.compares:
+            object.__setattr__(self, "sentences", tuple(_sentences(self)))
+
+    def report(self) -> ReportTable:
+        """Return the table with up to three lines for each row: paper, here and difference."""
+        if not self.compares:
+            rows = [(TableEntry(row.label), *(cell.here() for cell in row.cells)) for row in self.rows]
+            return ReportTable(self.title, (("", "Method"), *self.columns), tuple(rows))
+        lines = []
+        for row in self.rows:
+            if row.published:
+                texts = [TableEntry(cell.published_text or MISSING) for cell in row.cells]
+                lines.append((TableEntry(row.label), TableEntry(PAPER), *texts))
+            if row.quoted:
+                continue
+            first = TableEntry("" if row.published else row.label)
+            if not row.measured:
+                empty = [TableEntry("")] * (len(row.cells) - 1)
+                lines.append((first, TableEntry(HERE), TableEntry(NOT_RUN), *empty))
+                continue
+            lines.append((first, TableEntry(HERE), *(cell.here() for cell in row.cells)))
+            if row.published:
+                lines.append((TableEntry(""), TableEntry(DIFFERENCE), *(cell.compared() for cell in row.cells)))
+        return ReportTable(self.title, (("", "Method"), ("", ""), *self.columns), tuple(lines))
+
+
+def score_cell(summary: Summary | None, score: str, table: str, row: str, column: str) -> PaperCell:
+    """Return the cell of a score in percent, with what the paper has at that row and column of its table."""
+    text, number = published_text(table, row, column), published_number(table, row, column)
+    value = None if summary is None else summary.scores[score]
+    if summary is None or value is None:
+        return PaperCell(text, number, words=NOT_RUN if summary is None else None)
+    interval = summary.intervals[score]
+    percent = None if interval is None else (100 * interval[0], 100 * interval[1])
+    return PaperCell(text, number, 100 * value, percent)
+
+
+def _sentences(table: PaperTable) -> list[str]:
+    """Say of every measured row how each group of its columns differs from the paper."""
+    found = []
+    for row in table.rows:
+        if not (row.measured and row.published):
+            continue
+        paired = list(zip(table.columns, row.cells, strict=True))
+        for group, some in groupby(paired, key=lambda each: each[0][0]):
+            cells = [(name, cell) for (_, name), cell in some if cell.difference is not None]
+            if cells:
+                where = f"{row.label}, {group}" if group else row.label
+                found.append(f"{where}: {'; '.join(_difference(name, cell) for name, cell in cells)}.")
+    return found
+
+
+def _difference(name: str, cell: PaperCell) -> str:
+    assert cell.measured is not None
+    assert cell.difference is not None
+    digits = cell.digits
+    amount = f"{abs(cell.difference):.{digits}f}"
+    side = "above" if cell.difference > 0 else "below"
+    relation = f"{amount} {cell.unit} {side} the paper's {cell.published_text}" if float(amount) else "as in the paper"
+    text = f"{name} {cell.measured:.{digits}f} is {relation}"
+    if cell.interval is None or cell.published_inside is None:
+        return text
+    within = "lies inside" if cell.published_inside else "lies outside"
+    return f"{text}, which {within} the interval {cell.interval[0]:.1f} to {cell.interval[1]:.1f}"

@@ -1,0 +1,127 @@
+"""The page `index.html`: every table and figure in one file, with the pictures inside."""
+
+import base64
+from collections.abc import Sequence
+from html import escape
+from itertools import groupby
+from pathlib import Path
+
+from emat.reports.paper.cells import DIFFERENCE, HERE, INSIDE, NOT_RUN, PAPER, PaperTable
+from emat.reports.paper.gallery import PaperFigure
+from emat.reports.tables import ReportTable, TableEntry
+
+STYLE = """
+:root { --ink: #212529; --quiet: #6c757d; --rule: #dee2e6; --ours: #e6e6ff; --good: #2b8a3e; }
+* { box-sizing: border-box; }
+body { margin: 0 auto; max-width: 1180px; padding: 2rem 1.25rem 4rem; color: var(--ink); background: #fff;
+  font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; }
+h1 { font-size: 1.75rem; line-height: 1.25; margin: 0 0 .75rem; }
+h2 { font-size: 1.15rem; margin: 2.75rem 0 .5rem; }
+nav { margin: 1.25rem 0; font-size: .92rem; } nav a { margin-right: .9rem; white-space: nowrap; }
+a { color: #0b5394; }
+.said { border-left: 4px solid #0072b2; background: #f1f6fb; padding: .7rem 1rem; margin: 1rem 0; }
+.said p { margin: .3rem 0; }
+.here { color: var(--quiet); font-size: .85rem; margin: .25rem 0 .5rem; }
+.scroll { overflow-x: auto; }
+table { border-collapse: collapse; font-size: .85rem; font-variant-numeric: tabular-nums; }
+th, td { padding: .22rem .6rem; text-align: right; white-space: nowrap; }
+th:first-child, td:first-child { text-align: left; position: sticky; left: 0; background: #fff; }
+td:nth-child(2).line { text-align: left; color: var(--quiet); }
+thead tr:last-child th { border-bottom: 1.5px solid var(--ink); }
+th.group { border-bottom: 1px solid var(--rule); text-align: center; }
+tr.first td { border-top: 1px solid var(--rule); }
+tr.ours td, tr.ours td:first-child { background: var(--ours); }
+tr.paper td { color: #495057; } tr.here-line td { font-weight: 600; } tr.difference td { color: var(--quiet); }
+td.inside { color: var(--good); } td.absent { color: var(--quiet); font-weight: 400; text-align: left; }
+.note { font-size: .88rem; color: #495057; max-width: 60rem; margin: .45rem 0; }
+details { margin: .5rem 0; font-size: .88rem; } summary { cursor: pointer; color: #0b5394; }
+figure { margin: .25rem 0 0; } figure img { max-width: 100%; height: auto; }
+figcaption { font-size: .9rem; color: #495057; max-width: 60rem; }
+.not-run { border: 1px dashed var(--rule); padding: 1rem; color: var(--quiet); }
+"""
+
+
+def page(title: str, said: Sequence[str], tables: Sequence[PaperTable], figures: Sequence[PaperFigure]) -> str:
+    """Return the page.
+
+    Args:
+        title: Its title.
+        said: What was measured and with what, a sentence each. The first stands at every table and figure.
+        tables: The tables.
+        figures: The figures, whose PNG files are put into the page.
+    """
+    sections = [(table.name, table.title, _table_section(table)) for table in tables]
+    sections += [(figure.name, f"{_numbered(figure)}: {figure.title}", _figure_section(figure)) for figure in figures]
+    links, body, seen = [], [], set[str]()
+    for name, heading, content in sections:
+        anchor = f' id="{name}"' if name not in seen else ""
+        if name not in seen:
+            links.append(f'<a href="#{name}">{escape(name)}</a>')
+        seen.add(name)
+        measured = f'<p class="here">{escape(said[0])}</p>' if said else ""
+        body.append(f"<section><h2{anchor}>{escape(heading)}</h2>{measured}{content}</section>")
+    statement = "".join(f"<p>{escape(each)}</p>" for each in said)
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{escape(title)}</title><style>{STYLE}</style></head>\n<body><h1>{escape(title)}</h1>\n"
+        f'<div class="said">{statement}</div>\n<nav>{" ".join(links)}</nav>\n' + "\n".join(body) + "\n</body></html>\n"
+    )
+
+
+def _numbered(figure: PaperFigure) -> str:
+    number = figure.name.removeprefix("figure-")
+    return f"Figure {number}" if number.isdecimal() else "Beyond the paper"
+
+
+def _table_section(table: PaperTable) -> str:
+    notes = "".join(f'<p class="note">{escape(note)}</p>' for note in table.notes)
+    details = ""
+    if table.sentences:
+        items = "".join(f"<li>{escape(sentence)}</li>" for sentence in table.sentences)
+        details = (
+            f"<details><summary>Every difference in words ({len(table.sentences)})</summary><ul>{items}</ul></details>"
+        )
+    return f'<div class="scroll">{_table(table.report(), table.compares)}</div>{notes}{details}'
+
+
+def _table(table: ReportTable, compares: bool) -> str:
+    groups = "".join(_group(group, len(list(some))) for group, some in groupby(table.columns, key=lambda each: each[0]))
+    names = "".join(f"<th>{escape(name)}</th>" for _, name in table.columns)
+    rows, ours = [], False
+    for entries in table.rows:
+        starts = bool(entries[0].text)
+        ours = entries[0].text.split(",")[0] in ("EMAT", "EMAT_s") if starts else ours
+        kind = entries[1].text if compares else HERE
+        classes = [{PAPER: "paper", HERE: "here-line", DIFFERENCE: "difference"}.get(kind, "")]
+        classes += ["first"] * starts + ["ours"] * ours
+        rows.append(f'<tr class="{" ".join(classes)}">{_cells(entries, compares)}</tr>')
+    return f"<table><thead><tr>{groups}</tr><tr>{names}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+
+
+def _group(group: str, width: int) -> str:
+    return f'<th class="group" colspan="{width}">{escape(group)}</th>' if group else "<th></th>" * width
+
+
+def _cells(entries: Sequence[TableEntry], compares: bool) -> str:
+    if compares and entries[1].text == HERE and all(entry.text in (NOT_RUN, "") for entry in entries[2:]):
+        label = f"<td>{escape(entries[0].text)}</td>"
+        return f'{label}<td class="line">{HERE}</td><td class="absent" colspan="{len(entries) - 2}">{NOT_RUN}</td>'
+    found = []
+    for position, entry in enumerate(entries):
+        text = entry.text if entry.margin is None else f"{entry.text} ± {entry.margin:.1f}"
+        kind = "line" if compares and position == 1 else "inside" if entry.text.endswith(f"({INSIDE})") else ""
+        found.append(f'<td class="{kind}">{escape(text)}</td>' if kind else f"<td>{escape(text)}</td>")
+    return "".join(found)
+
+
+def _figure_section(figure: PaperFigure) -> str:
+    caption = f"<figcaption>{escape(figure.caption)}</figcaption>"
+    if figure.reason is not None:
+        return f'<figure><div class="not-run">Not drawn: {escape(figure.reason)}</div>{caption}</figure>'
+    picture = next(file for file in figure.files if file.suffix == ".png")
+    return f'<figure><img alt="{escape(figure.title)}" src="{_inside(picture)}">{caption}</figure>'
+
+
+def _inside(picture: Path) -> str:
+    return f"data:image/png;base64,{base64.b64encode(picture.read_bytes()).decode()}"

@@ -1,0 +1,191 @@
+"""The whole paper on the tiny data set: every table, every figure, the page, and what is said about models not run."""
+
+import csv
+import json
+import re
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from emat.reports.paper.attention_cost import StepCost, _machine
+from emat.reports.paper.charts import dense_costs
+from emat.reports.paper.measuring import MeasuringPlan, make_plan, measure
+from emat.reports.paper.models import PaperModel
+from emat.reports.paper.paper_tables import table_costs
+from emat.reports.paper.paper_tasks import PaperTasks
+from emat.reports.paper.parts import PARTS, SMALL, THREE_SETTINGS, choose_parts
+from emat.reports.paper.reproduction import COSTS_FILE, Reproduction, write_paper
+
+TABLES = [part.name for part in choose_parts("pascal") if not part.is_figure]
+FIGURES = [part.name for part in choose_parts("pascal") if part.is_figure]
+
+
+@pytest.fixture(scope="session")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which the costs of attention were measured before; here they follow a rule, so that it is quick."""
+    folder = tmp_path_factory.mktemp("paper")
+    costs = [
+        StepCost(case.method, case.masking, cover, 1e9 * cover * case.support_tokens, 2.0)
+        for case, cover in dict.fromkeys([*table_costs(TABLES), *dense_costs()])
+    ]
+    path = folder / COSTS_FILE
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({"machine": _machine(), "costs": [asdict(each) for each in costs]}))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def plan(paper_tasks: PaperTasks, models: list[PaperModel], out: Path) -> MeasuringPlan:
+    made = make_plan(choose_parts("pascal"), models, paper_tasks, out, "cpu")
+    measure(made, None)
+    return made
+
+
+@pytest.fixture(scope="session")
+def paper(plan: MeasuringPlan, out: Path) -> Reproduction:
+    return write_paper(choose_parts("pascal"), plan, out)
+
+
+def test_every_table_is_written_in_three_formats(paper: Reproduction, out: Path) -> None:
+    assert list(dict.fromkeys(table.name for table in paper.tables)) == TABLES
+    markdown, latex = (out / "tables.md").read_text(), (out / "tables.tex").read_text()
+    for table in paper.tables:
+        assert f"## {table.title}" in markdown
+    assert latex.count(r"\begin{table}") == latex.count(r"\end{table}") == len(paper.tables)
+    with (out / "tables.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert {row["table"] for row in rows} == set(TABLES)
+    published = [row for row in rows if row["table"] == "table-1" and row["row"] == "PANet"]
+    assert [row["published"] for row in published][:3] == ["23.51", "56.53", "37.20"]
+
+
+def test_every_figure_is_drawn_as_svg_and_png(paper: Reproduction, out: Path) -> None:
+    assert {figure.name: figure.reason for figure in paper.figures} == dict.fromkeys(FIGURES)
+    for name in FIGURES:
+        with Image.open(out / "figures" / f"{name}.png") as image:
+            assert min(image.size) > 300
+            assert len(image.convert("RGB").quantize(16).getcolors() or []) > 2  # something is on it
+        assert "<svg" in (out / "figures" / f"{name}.svg").read_text()
+
+
+def test_the_page_is_one_file_with_everything_inside(paper: Reproduction) -> None:
+    text = paper.page.read_text()
+    assert text.count("data:image/png;base64,") == len(FIGURES)
+    assert not re.search(r'(?:src|href)="(?!data:|#)', text)
+    for name in (*TABLES, *FIGURES):
+        assert f'id="{name}"' in text
+    first = "Measured here: EMAT (on efficientnet-lite2 at 64 px)"
+    assert text.count(first) == 1 + len(paper.tables) + len(FIGURES)  # at the top, and at every table and figure
+
+
+def test_a_measured_cell_has_interval_difference_and_whether_the_published_value_is_inside(
+    paper: Reproduction, plan: MeasuringPlan
+) -> None:
+    table = next(table for table in paper.tables if table.name == "table-1")
+    row = next(row for row in table.rows if row.label == "EMAT")
+    cell = row.cells[1]
+    mean = plan.ledger.mean("EMAT", THREE_SETTINGS[0])
+    assert mean is not None
+    assert mean.scores["accuracy"] is not None
+    assert cell.measured is not None
+    assert cell.measured == pytest.approx(100 * mean.scores["accuracy"])
+    assert cell.published == 82.7
+    assert cell.difference == pytest.approx(cell.measured - 82.7)
+    assert cell.interval is not None
+    assert cell.published_inside == (cell.interval[0] <= 82.7 <= cell.interval[1])
+    assert sum(sentence.startswith("EMAT, Original: Acc.") for sentence in table.sentences) == 1
+    inside = replace(cell, interval=(80.0, 85.0))
+    assert inside.compared().text.endswith("(inside)")
+
+
+def test_a_model_that_is_missing_leaves_its_row_with_the_published_numbers(
+    paper: Reproduction, plan: MeasuringPlan, out: Path
+) -> None:
+    assert list(plan.not_run) == ["CST*"]
+    lines = (out / "tables.md").read_text().splitlines()
+    row = lines.index("| CST* | paper | 0.37 | 80.58 | 63.28 | 80.60 | 63.23 | 78.57 | 63.08 |")
+    assert lines[row + 1].startswith("|  | here | not run |")
+    assert "CST*: not run (no head for folds 0, 1, 2, 3" in paper.page.read_text()
+
+
+def test_emat_s_is_measured_beside_the_quoted_methods(paper: Reproduction) -> None:
+    table = next(table for table in paper.tables if table.name == "table-5")
+    rows = {row.label: row for row in table.rows}
+    assert rows["EMAT_s"].measured
+    assert rows["EMAT_s"].cells[2].measured is not None
+    assert rows["GF-SAM"].quoted
+    assert rows["GF-SAM"].cells[0].published_text == "NeurIPS'24"
+
+
+def test_the_slip_of_the_body_text_is_a_footnote(paper: Reproduction) -> None:
+    notes = {table.title: " ".join(table.notes) for table in paper.tables}
+    fully = next(text for title, text in notes.items() if title.startswith("Table 3, fully"))
+    assert "1243" in fully
+    assert "694" in fully
+
+
+def test_nothing_is_measured_twice_and_another_part_uses_what_is_there(
+    plan: MeasuringPlan, paper_tasks: PaperTasks, models: list[PaperModel], out: Path
+) -> None:
+    assert plan.ledger.mean("EMAT", SMALL) is not None
+    again = make_plan(choose_parts("pascal", "table-2,figure-9"), models, paper_tasks, out, "cpu")
+    assert [each.configurations for each in again.passes] == [(), (), ()]
+    assert again.ledger.summaries("EMAT", SMALL) == plan.ledger.summaries("EMAT", SMALL)
+
+
+def test_a_stopped_run_goes_on_where_it_stopped(
+    paper_tasks: PaperTasks, models: list[PaperModel], plan: MeasuringPlan, tmp_path: Path
+) -> None:
+    parts = choose_parts("pascal", "table-1")
+    seen: list[int] = []
+
+    def stop(work):  # type: ignore[no-untyped-def]
+        seen.append(len(work))
+        for number, each in enumerate(work):
+            if number == 2 and len(seen) == 1:
+                raise KeyboardInterrupt
+            yield each
+
+    chosen = [models[2]]
+    with pytest.raises(KeyboardInterrupt):
+        measure(make_plan(parts, chosen, paper_tasks, tmp_path, "cpu"), None, stop)
+    assert not list((tmp_path / "results").glob("*.json"))
+    resumed = make_plan(parts, chosen, paper_tasks, tmp_path, "cpu")
+    measure(resumed, None, stop)
+    assert seen[1] == seen[0] - 2
+    need = THREE_SETTINGS[2]
+    assert resumed.ledger.summaries("Prototype", need) == plan.ledger.summaries("Prototype", need)
+
+
+def test_results_of_changed_photos_are_not_used(
+    plan: MeasuringPlan, paper_tasks: PaperTasks, models: list[PaperModel], out: Path
+) -> None:
+    changed = replace(paper_tasks)
+    changed.__dict__["state"] = "another state"
+    assert make_plan(choose_parts("pascal", "table-1"), models[:1], changed, out, "cpu").passes[0].configurations
+
+
+def test_without_photos_no_pixel_of_them_is_shown(
+    paper: Reproduction, plan: MeasuringPlan, out: Path, tmp_path: Path
+) -> None:
+    (tmp_path / COSTS_FILE).parent.mkdir(parents=True)
+    (tmp_path / COSTS_FILE).write_text((out / COSTS_FILE).read_text())
+    made = write_paper(choose_parts("pascal", "figure-2"), plan, tmp_path, photos=False)
+    noise = [_noise(folder / "figures" / "figure-2.png") for folder in (out, tmp_path)]
+    assert noise[0] > 10_000 > 5_000 > noise[1]  # grey letters stay
+    assert "not shown in the figures" in made.page.read_text()
+
+
+def _noise(picture: Path) -> int:
+    """How many pixels have a colour of the noisy ground of the tiny photos."""
+    with Image.open(picture) as image:
+        pixels = np.asarray(image.convert("RGB"))
+    return int(((pixels >= 90) & (pixels < 130)).all(axis=2).sum())
+
+
+def test_the_parts_have_names_of_their_own() -> None:
+    names = [part.name for part in PARTS]
+    assert len(set(names)) == len(names)
