@@ -28,9 +28,11 @@ from emat.files import WriteError, file_sha256, inner_name
 from emat.formats.results import ResultTable, ResultWriter
 from emat.formats.table import ObjectTable, PixelSize
 from emat.formats.writing import WITH_OBJECTS, WRITERS, WriteOptions, open_writer, read_formats
-from emat.inference.photos import PhotoFile, Tiles, find_photos, read_ahead
+from emat.images.slides import Slide
+from emat.inference.photos import FINEST_TILES, PhotoFile, Tiles, find_photos, read_ahead
 from emat.inference.prediction import Thresholds
 from emat.inference.segmenter import Segmenter
+from emat.inference.slides import SlidePrediction, is_slide, predict_slide
 from emat.progress import follow
 
 NO_ARGS_IS_HELP = True
@@ -145,8 +147,8 @@ def _load(path: Path, device: str, tiles: Tiles) -> Segmenter:
 def _tiles(text: str | None) -> Tiles:
     if text is None or text == "auto":
         return "auto" if text else None
-    if not text.isdecimal() or int(text) < 1:
-        raise EmatError(f"--tiles is {text!r}; it must be auto or a number of tiles a side from 1 on")
+    if not text.isdecimal() or not 1 <= int(text) <= FINEST_TILES:
+        raise EmatError(f"--tiles is {text!r}; it must be auto or a number of tiles a side from 1 to {FINEST_TILES}")
     return int(text)
 
 
@@ -163,6 +165,9 @@ def _predict(
     for photo, read in follow(zip(photos, ahead, strict=True), len(photos), "photos predicted"):
         try:
             name = inner_name(photo.name)
+            if read.pixels is None and fitted.tiles is not None and is_slide(photo.path, fitted.reading):
+                _predict_slide(fitted, photo.path, name, writer, scores)
+                continue
             if read.pixels is None:
                 raise read.problem or EmatError(f"{photo.path} was not read")
             prediction = fitted.predict(read.pixels)
@@ -177,6 +182,14 @@ def _predict(
         except EmatError as problem:
             typer.secho(f"emat: skipped: {problem}", err=True, fg=typer.colors.YELLOW)
             yield Skipped(str(photo.path), str(problem))
+
+
+def _predict_slide(fitted: Segmenter, path: Path, name: str, writer: ResultWriter, scores: ScoreTable) -> None:
+    """Predict a TIFF that is too large for the memory, window by window."""
+    with Slide(path, fitted.reading) as slide:
+        answer = SlidePrediction(fitted.classes_, slide.size)
+        bands = predict_slide(fitted, slide, fitted.tiles, answer)
+        writer.write_bands(name, slide.size, bands, lambda: {scores.key: [scores.slide_row(name, answer)]})
 
 
 def _tell(

@@ -10,6 +10,7 @@ from rich.table import Table
 from scipy import ndimage
 
 from emat.inference.prediction import Prediction
+from emat.inference.slides import SlidePrediction
 
 PRINTED_PHOTOS = 12  # of more photos only the sums are printed; the file has them all
 PRESENT, SHARE, REGIONS = "present", "share of pixels", "regions"
@@ -42,6 +43,13 @@ class ScoreTable:
         shares = [f"{mask.mean():.4f}" for mask in masks]
         regions = [str(ndimage.label(mask, TOUCHING)[1]) for mask in masks]
         return [photo, *scores, *present, *shares, *regions]
+
+    def slide_row(self, photo: str, answer: SlidePrediction) -> list[str]:
+        """Return the row of a slide, whose regions are not counted."""
+        scores = [f"{answer.scores[name]:.4f}" for name in self._classes]
+        present = [str(int(answer.pixels[name] > 0)) for name in self._classes]
+        shares = [f"{answer.share(name):.4f}" for name in self._classes]
+        return [photo, *scores, *present, *shares, *[""] * len(self._classes)]
 
     def present(self) -> dict[str, int]:
         """In how many photos each class is present."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -19,6 +19,7 @@ from emat.errors import EmatError
 from emat.files import inner_name, whole_file
 from emat.formats.drawing import LabelMap
 from emat.images import VOID, Pixels
+from emat.images.masks import IndexedPngStream
 from emat.journal import Journal
 
 if TYPE_CHECKING:
@@ -132,6 +133,41 @@ class ResultWriter:
             writer._objects = objects
             record[writer.format] = writer._write(name, label_map, photo, photo_file)
         self._enter(record, rows)
+
+    def write_bands(
+        self,
+        name: str,
+        size: tuple[int, int],
+        bands: Iterable[Pixels],
+        rows: Callable[[], Mapping[str, Sequence[Sequence[str]]]],
+    ) -> None:
+        """Write the result of a slide whose label map is too large for the memory; only PNG can be written so.
+
+        Args:
+            name: As in `write`.
+            size: Height and width of the slide.
+            bands: The label map from top to bottom, in bands (h, W).
+            rows: Gives the rows of the tables when all bands are written.
+
+        Raises:
+            EmatError: Another format is asked for, or the file cannot be written.
+        """
+        name = inner_name(name)
+        others = [writer.format for writer in self._writers if writer.format != "png"]
+        if others:
+            raise EmatError(f"{name} is so large that it can be written as png alone, not as {others[0]}")
+        self._take(name)
+        record: dict[str, Any] = {"name": name, **{writer.format: {} for writer in self._writers}}
+        if not self._writers:
+            for _ in bands:
+                pass
+        for writer in self._writers:
+            with whole_file(self.out / writer.result_path(name)) as unfinished, unfinished.open("wb") as file:
+                stream = IndexedPngStream(file, size)
+                for band in bands:
+                    stream.add(band)
+                stream.close()
+        self._enter(record, rows())
 
     def rows(self, key: str) -> Iterator[list[str]]:
         """Give the rows of a table so far, in order."""

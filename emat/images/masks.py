@@ -3,7 +3,10 @@
 0 is background and 255 is void. For the mask of a single object, see `emat.images.object_masks`.
 """
 
+import struct
+import zlib
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -100,6 +103,39 @@ def write_indexed_png(path: Path, label_map: Pixels, palette: Pixels = VOC_PALET
     image.putpalette(palette.astype(np.uint8).tobytes())
     with whole_file(path) as unfinished:
         image.save(unfinished, "PNG")
+
+
+class IndexedPngStream:
+    """A palette PNG that is written band by band, so that its label map never has to be in memory.
+
+    Args:
+        file: A file that is open for writing bytes.
+        size: Height and width of the whole label map.
+    """
+
+    def __init__(self, file: IO[bytes], size: tuple[int, int]) -> None:
+        self._file = file
+        self._packer = zlib.compressobj(6)
+        height, width = size
+        file.write(b"\x89PNG\r\n\x1a\n")
+        self._chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0))
+        self._chunk(b"PLTE", VOC_PALETTE.tobytes())
+
+    def add(self, band: Pixels) -> None:
+        """Write the next rows, (h, width) class indices."""
+        rows = np.zeros((band.shape[0], band.shape[1] + 1), np.uint8)  # every row begins with its filter, 0 for none
+        rows[:, 1:] = band
+        if packed := self._packer.compress(rows.tobytes()):
+            self._chunk(b"IDAT", packed)
+
+    def close(self) -> None:
+        """Write the end, after all rows."""
+        self._chunk(b"IDAT", self._packer.flush())
+        self._chunk(b"IEND", b"")
+
+    def _chunk(self, name: bytes, content: bytes) -> None:
+        check = zlib.crc32(name + content)
+        self._file.write(struct.pack(">I", len(content)) + name + content + struct.pack(">I", check))
 
 
 def mask_from_array(array: NDArray[np.generic], name: str = "the mask array") -> Pixels:

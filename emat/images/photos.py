@@ -148,7 +148,7 @@ def _photo_from_file(source: Any, reading: Reading, name: str) -> Pixels:
             raw = _unpacking(closed)
             deep = raw in OTHER_BYTE
             if not deep and closed.mode in ("RGB", "RGBA", "CMYK") and _is_deep(closed, raw):
-                raise EmatError(f"{name} has 16 bits a channel in a form that is not read; save it as a 16-bit RGB PNG")
+                return _from_tifffile(source, closed.format, reading, name)
     image = load_image(source, PHOTO_FORMATS, reading.max_pixels, name)
     turn = TURNS.get(orientation(image))  # decoded: Pillow has then turned a TIFF file itself
     if deep:
@@ -159,6 +159,16 @@ def _photo_from_file(source: Any, reading: Reading, name: str) -> Pixels:
     except EmatError as error:  # values that cannot be stretched
         raise EmatError(f"{name}: {error}") from None
     return np.array(upright.transpose(turn) if turn is not None else upright)
+
+
+def _from_tifffile(source: Path | str | bytes, file_format: str | None, reading: Reading, name: str) -> Pixels:
+    """Read a TIFF of 16 bits a channel in a form that Pillow cuts to 8 bits, such as one plane for each channel."""
+    if file_format != "TIFF" or isinstance(source, bytes):
+        raise EmatError(f"{name} has 16 bits a channel in a form that is not read; save it as a 16-bit RGB PNG")
+    from emat.images.slides import Slide  # it builds on this module
+
+    with Slide(Path(source), reading) as slide:
+        return slide.whole()
 
 
 def _low_bytes(source: Path | str | bytes, raw: str, reading: Reading, name: str) -> Image.Image:

@@ -72,7 +72,7 @@ def open_image(source: Path | str | bytes, formats: tuple[str, ...], max_pixels:
     page = None
     if not isinstance(source, bytes):
         path, page = split_page(source)
-        _refuse_missing(path)
+        refuse_missing(path)
         source = path
     try:
         with _any_size():
@@ -131,12 +131,17 @@ def orientation(image: Image.Image) -> int:
 def too_large(name: str, max_pixels: int, size: tuple[int, int]) -> str:
     """Return the sentence for an image of more pixels than are allowed."""
     return (
-        f"{name} has {size[0]} x {size[1]} pixels, more than {max_pixels / 1e6:.0f} million pixels; make it smaller, "
+        f"{name} has {size[0]} x {size[1]} pixels, more than {_millions(max_pixels)}; make it smaller, "
         "allow more with --max-pixels, or predict a TIFF in windows with --tiles auto"
     )
 
 
-def _refuse_missing(path: Path) -> None:
+def _millions(pixels: int) -> str:
+    return f"{pixels / 1e6:.0f} million pixels" if pixels >= 1_000_000 else f"{pixels} pixels"
+
+
+def refuse_missing(path: Path) -> None:
+    """Raise an EmatError unless `path` is a file that is not empty."""
     try:
         if not path.exists():
             raise EmatError(f"{path} does not exist; check the name and the folder")

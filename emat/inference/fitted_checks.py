@@ -5,12 +5,14 @@ same number, within an encoding and in all encodings of a file; `k` and `l` are 
 number of tokens.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from emat.errors import EmatError
 
 MOST_EXAMPLES = 10_000
 FREE = "kl"
@@ -108,3 +110,12 @@ def check_picture(photo: Any, masks: Mapping[str, Any], what: str) -> None:
     for name, mask in masks.items():
         if mask.shape != photo.shape[:2] or mask.dtype not in (np.uint8, np.bool_):
             raise ValueError(f"the {what}'s mask of {name[:40]!r} has the shape {mask.shape} of {mask.dtype}")
+
+
+def check_backbone(encodings: Iterable[Any], backbone: Any, path: object) -> None:
+    """Check that support encodings come from a backbone of this size; EmatError names the file `path`."""
+    expected = getattr(backbone, "channels", None), getattr(backbone, "width", None)
+    for encoding in encodings:
+        cells = getattr(encoding, "cells", None)
+        if None not in expected and cells is not None and (cells.shape[1], cells.shape[3]) != expected:
+            raise EmatError(f"{path} is damaged: its examples do not fit its backbone; fit it again")

@@ -15,6 +15,7 @@ from emat.errors import EmatError
 from emat.features import FeatureCache
 from emat.images import Pixels, Reading, Source, read_photo
 from emat.inference.example import Example
+from emat.inference.fitted_checks import check_backbone
 from emat.inference.fitted_file import (
     FittedExample,
     is_fitted,
@@ -122,6 +123,8 @@ class Segmenter:
             return cls(method, head.thresholds, tiles, refine=refine, reading=reading)
         fitted = read_fitted(find_head(source))
         method = fitted.head.build(device)
+        encodings = (each for example in fitted.examples for each in example.encodings.values())
+        check_backbone(encodings, getattr(method, "backbone", None), source)
         if fitted.learns if learn is None else learn:
             method = LearningMethod(method, fitted.head.thresholds)
         segmenter = cls(

@@ -10,6 +10,7 @@ import torch
 
 from emat import Example, Segmenter
 from emat.errors import EmatError
+from emat.images import Reading, Stretch
 from emat.inference.fitted_file import KINDS, kind_of, moved_to, pack, unpack
 from emat.methods.leave_out import Learnt
 from emat.methods.panet import FeatureSums
@@ -92,6 +93,14 @@ def test_a_foreign_file_is_refused(tmp_path: Path) -> None:
         ({"examples": "[]"}, "is damaged .*no examples"),
         ({"examples": json.dumps([{"name": "x", "classes": ["a"], "encodings": ["os.system"]}])}, "is damaged"),
         ({"backbone": "none-such"}, "none-such"),
+        ({"image_size": "99999"}, "an image size of 99999, which is 8 to 4096"),
+        ({"image_size": "-5"}, "an image size of -5"),
+        ({"stretch": "sideways"}, "--stretch is 'sideways'"),
+        ({"examples": "[" * 100_000}, "is damaged"),
+        ({"examples": json.dumps([[["a"]]])}, "is damaged .*an example without a name"),
+        ({"examples": json.dumps([{"name": "x", "classes": "ab", "encodings": ["a"]}])}, "the classes of 'x'"),
+        ({"examples": json.dumps([{"name": "x", "classes": [["a"]], "encodings": ["a"]}])}, "the classes of 'x'"),
+        ({"examples": json.dumps({"name": "x"})}, "is damaged"),
     ],
 )
 def test_a_file_that_says_nonsense_is_refused(
@@ -102,6 +111,44 @@ def test_a_file_that_says_nonsense_is_refused(
     write_tensors(path, load_safetensors(path), {**read_metadata(path), **change})
     with pytest.raises(EmatError, match=sentence):
         Segmenter.load(path)
+
+
+@pytest.mark.parametrize(
+    ("part", "change", "sentence"),
+    [
+        ("cells", lambda value: value * float("nan"), "cells holds values that are not numbers"),
+        ("cells", lambda value: value[0], "cells has the shape"),
+        ("cells", lambda value: value[:, :5], "has the shape"),
+        ("kept", lambda value: value.flatten(), "kept has the shape"),
+        ("kept_later", lambda value: value + 10_000, "kept_later is not a list of tokens"),
+        ("kept_later", lambda value: value.float(), "kept_later is not a list of tokens"),
+        ("thumbnail", lambda value: value[:3], "thumbnail"),
+    ],
+)
+def test_tensors_that_cannot_be_are_refused_when_the_file_is_loaded(
+    fitted: Segmenter, tmp_path: Path, part: str, change: Any, sentence: str
+) -> None:
+    path = tmp_path / "pets.emat"
+    fitted.save(path)
+    tensors = load_safetensors(path)
+    tensors[f"example.0.0.{part}"] = change(tensors[f"example.0.0.{part}"])
+    write_tensors(path, tensors, read_metadata(path))
+    with pytest.raises(EmatError, match=sentence) as caught:
+        Segmenter.load(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_to_fit_and_save_twice_gives_the_same_bytes(tiny_head: Path, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        examples = [Example(PHOTO, {"cat": (5, 5, 40, 40)}, name="a"), Example(ASKED, {"cat": (0, 0, 9, 9)}, name="b")]
+        Segmenter.load(tiny_head).fit(examples).save(tmp_path / name)
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
+
+
+def test_the_stretch_of_deep_photos_is_kept_in_the_file(tiny_head: Path, tmp_path: Path) -> None:
+    reading = Reading(Stretch.read("100,900"))
+    Segmenter.load(tiny_head, reading=reading).fit([Example(PHOTO, {"cat": (5, 5, 40, 40)})]).save(tmp_path / "x.emat")
+    assert Segmenter.load(tmp_path / "x.emat").reading.stretch == Stretch("range", 100, 900)
 
 
 def test_what_cannot_be_saved_says_so(fitted: Segmenter, tmp_path: Path) -> None:

@@ -1,12 +1,18 @@
 """Reading an answer: thresholds, presence, sizes."""
 
+import io
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from PIL import Image
 
 from emat.errors import EmatError
+from emat.formats.coco import read_coco
 from emat.inference.prediction import Prediction, Thresholds
 from emat.refine.fringes import absorb_fringes
 
@@ -76,3 +82,44 @@ def test_a_class_with_a_high_score_and_nothing_drawn_is_not_present() -> None:
     prediction = _prediction({"cat": 0.97, "dog": 0.9}, [_flat(0.1), _flat(0.8)])
     assert prediction.present == {"dog"}
     assert [name for name, _, _ in prediction.found()] == ["dog"]
+
+
+def _two_cats() -> Prediction:
+    cats = _flat(0.0, (20, 30))
+    cats[2:8, 2:8] = 0.9
+    cats[12:18, 20:28] = 0.9
+    return _prediction({"cat": 0.8, "dog": 0.1}, [cats, _flat(0.0, (20, 30))], size=(20, 30))
+
+
+def test_a_notebook_shows_the_overlay() -> None:
+    with Image.open(io.BytesIO(_two_cats()._repr_png_())) as picture:
+        assert (picture.format, picture.size) == ("PNG", (30, 20))
+
+
+def test_the_content_of_a_coco_file_has_masks_and_scores(tmp_path: Path) -> None:
+    content = _two_cats().to_coco("a.jpg")
+    assert [each["area"] for each in content["annotations"]] == [36, 48]
+    assert {each["score"] for each in content["annotations"]} == {0.8}
+    (tmp_path / "annotations.json").write_text(json.dumps(content))
+    instances = read_coco(tmp_path / "annotations.json")
+    assert np.array_equal(instances.drawings["a.jpg"].label_map(instances.classes), _two_cats().label_map)
+
+
+def test_the_suffix_says_what_is_saved(tmp_path: Path) -> None:
+    prediction = _two_cats()
+    for name in ("a.png", "a.jpg", "a.json"):
+        prediction.save(tmp_path / name)
+    assert np.array_equal(np.asarray(Image.open(tmp_path / "a.png")), prediction.label_map)
+    assert Image.open(tmp_path / "a.jpg").size == (30, 20)
+    assert len(json.loads((tmp_path / "a.json").read_text())["annotations"]) == 2
+    with pytest.raises(EmatError, match=r"save as \.png \(label map\), \.jpg \(overlay\) or \.json \(COCO\)"):
+        prediction.save(tmp_path / "a.gif")
+
+
+def test_supervision_gets_every_object() -> None:
+    pytest.importorskip("supervision", reason="to_supervision needs the package supervision")
+    found = _two_cats().to_supervision()
+    assert found.xyxy.tolist() == [[2, 2, 8, 8], [20, 12, 28, 18]]
+    assert found.mask.sum(axis=(1, 2)).tolist() == [36, 48]
+    assert found.data["class_name"].tolist() == ["cat", "cat"]
+    assert len(_prediction({"cat": 0.0}, [_flat(0.0)]).to_supervision()) == 0

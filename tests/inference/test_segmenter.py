@@ -245,3 +245,26 @@ def test_a_huge_photo_is_refused(segmenter: Segmenter, tmp_path: Path) -> None:
 def _same(one: Prediction, other: Prediction) -> bool:
     maps = all(np.array_equal(one.maps[name], other.maps[name]) for name in one.classes)
     return maps and one.scores == other.scores and np.array_equal(one.label_map, other.label_map)
+
+
+@pytest.mark.parametrize("batch_size", [2, 3, 8])
+def test_photos_that_go_through_the_backbone_together_have_the_same_results(tiny_head: Path, batch_size: int) -> None:
+    random = np.random.default_rng(5)
+    photos = [
+        random.integers(0, 255, (*size, 3), np.uint8) for size in ((40, 60), (64, 64), (30, 50), (64, 64), (9, 9))
+    ]
+    segmenter = Segmenter.load(tiny_head, learn=False).fit([Example(photos[0], {"cat": (5, 5, 40, 30)})])
+    segmenter.thresholds = Thresholds(0.0, 0.3)
+    for photo, together in zip(photos, segmenter.predict_many(photos, batch_size=batch_size), strict=True):
+        alone = segmenter.predict(photo)
+        assert together.scores["cat"] == pytest.approx(alone.scores["cat"], abs=1e-5)
+        assert np.allclose(together.maps["cat"], alone.maps["cat"], atol=1e-5)
+        assert np.array_equal(together.label_map, alone.label_map)
+
+
+def test_a_batch_of_no_photos_is_refused(tiny_head: Path) -> None:
+    segmenter = Segmenter.load(tiny_head, learn=False).fit(
+        [Example(np.zeros((9, 9, 3), np.uint8), {"x": (0, 0, 5, 5)})]
+    )
+    with pytest.raises(EmatError, match="batch_size is 0"):
+        next(segmenter.predict_many([], batch_size=0))

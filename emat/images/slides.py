@@ -1,0 +1,168 @@
+"""Windows of TIFF files that are too large for the memory, such as whole slides of a microscope.
+
+Only the tiles or strips that a window touches are decoded. This needs tifffile (`pip install "emat[science]"`), because
+Pillow decodes a page as a whole.
+"""
+
+from pathlib import Path
+from types import ModuleType, TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from emat.errors import EmatError
+from emat.images.photos import USUAL, Reading, to_rgb
+from emat.images.sources import Pixels, pages, refuse_missing, split_page
+from emat.images.stretch import scaled
+
+LARGEST_PIECE = 1 << 28  # bytes of one decoded tile or strip
+SAMPLED = 64  # pieces from which the stretch of the whole slide is estimated
+MIN_IS_WHITE = 0
+
+
+class Slide:
+    """One page of a TIFF file, from which windows are read. Use it in a `with` block and from one thread.
+
+    Args:
+        path: The file, which may end in a page as in `slide.tif[2]`.
+        reading: How photos are read; its limit of pixels does not count here.
+
+    Raises:
+        EmatError: tifffile is missing, or the file is damaged or of a kind that is not read.
+    """
+
+    def __init__(self, path: Path, reading: Reading = USUAL) -> None:
+        self._name = str(path)
+        file, page = split_page(path)
+        refuse_missing(file)
+        if page is None and pages(file, self._name) > 1:
+            raise EmatError(f"{path} is a stack of pages; name one of them as in '{path}[1]'")
+        tifffile = _tifffile()
+        try:
+            self._file = tifffile.TiffFile(file)
+            self._page = self._file.pages[(page or 1) - 1]
+            self._check()
+            self._whole = tifffile.memmap(file, page=(page or 1) - 1, mode="r") if self._page.is_memmappable else None
+            self._limits = self._stretch_limits(reading)
+        except EmatError:
+            raise
+        except Exception as error:  # tifffile and its codecs raise many kinds of errors for damaged files
+            raise self._damaged(error) from None
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Height and width in pixels."""
+        return int(self._page.imagelength), int(self._page.imagewidth)
+
+    def read(self, top: int, left: int, height: int, width: int) -> Pixels:
+        """Return a window as a photo (height, width, 3).
+
+        Raises:
+            EmatError: The file is damaged there.
+        """
+        try:
+            values = self._values(top, left, height, width)  # (height, width, samples)
+        except Exception as error:
+            raise self._damaged(error) from None
+        return self._photo(values)
+
+    def whole(self) -> Pixels:
+        """Return the whole page as a photo (H, W, 3)."""
+        return self.read(0, 0, *self.size)
+
+    def _photo(self, values: NDArray[Any]) -> Pixels:
+        colours = values[..., :3] if values.shape[2] > 2 else values[..., 0]
+        if self._limits is not None:
+            colours = scaled(colours, *self._limits)
+        if self._page.photometric == MIN_IS_WHITE:
+            colours = 255 - colours
+        return np.array(to_rgb(Image.fromarray(np.ascontiguousarray(colours)), USUAL.stretch))
+
+    def _values(self, top: int, left: int, height: int, width: int) -> NDArray[Any]:
+        samples = int(self._page.samplesperpixel)
+        if self._whole is not None:
+            part = np.asarray(self._whole)
+            if part.ndim == 3 and part.shape[0] == samples and self._page.planarconfig == 2:
+                part = part[:, top : top + height, left : left + width].transpose(1, 2, 0)
+            else:
+                part = part[top : top + height, left : left + width]
+            return np.array(part).reshape(height, width, samples)
+        rows, columns = self._piece_size()
+        across, down = -(-self.size[1] // columns), -(-self.size[0] // rows)
+        planes = samples if self._page.planarconfig == 2 else 1
+        window = np.zeros((height, width, samples), self._page.dtype)
+        for plane in range(planes):
+            for row in range(top // rows, -(-(top + height) // rows)):
+                for column in range(left // columns, -(-(left + width) // columns)):
+                    piece = self._decode((plane * down + row) * across + column)  # (rows, columns, samples)
+                    if piece is None:
+                        continue  # a piece that the file leaves out is black
+                    channels = slice(plane, plane + 1) if planes > 1 else slice(None)
+                    _paste(window, piece, (row * rows - top, column * columns - left), channels)
+        return window
+
+    def _decode(self, index: int) -> NDArray[Any] | None:
+        offset, length = self._page.dataoffsets[index], self._page.databytecounts[index]
+        if not length:
+            return None
+        self._file.filehandle.seek(offset)
+        content = self._file.filehandle.read(length)
+        tables = {"jpegtables": self._page.jpegtables} if self._page.jpegtables is not None else {}
+        decoded = self._page.decode(content, index, **tables)[0]
+        return None if decoded is None else decoded[0]  # without its axis of depth
+
+    def _piece_size(self) -> tuple[int, int]:
+        if self._page.is_tiled:
+            return int(self._page.tilelength), int(self._page.tilewidth)
+        return min(int(self._page.rowsperstrip), self.size[0]), self.size[1]
+
+    def _stretch_limits(self, reading: Reading) -> tuple[float, float] | None:
+        """The values that become 0 and 255, the same for all windows; None for 8 bits."""
+        if self._page.dtype == np.uint8:
+            return None
+        rows, columns = self._piece_size()
+        height, width = self.size
+        corners = [(y, x) for y in range(0, height, rows) for x in range(0, width, columns)]
+        chosen = corners[:: max(1, len(corners) // SAMPLED)]
+        parts = [self._values(y, x, min(rows, height - y), min(columns, width - x))[::4, ::4] for y, x in chosen]
+        return reading.stretch.limits(np.concatenate([part.ravel() for part in parts]))
+
+    def _check(self) -> None:
+        page = self._page
+        if page.dtype is None or np.dtype(page.dtype).kind not in "uif" or page.samplesperpixel not in (1, 2, 3, 4):
+            raise EmatError(f"{self._name} has {page.samplesperpixel} channels of {page.dtype}, which are not a photo")
+        if page.imagedepth != 1 or page.photometric == 3:
+            raise EmatError(f"{self._name} is a volume or has a palette; save it as grey or RGB")
+        rows, columns = self._piece_size()
+        if not page.is_memmappable and rows * columns * page.samplesperpixel * page.dtype.itemsize > LARGEST_PIECE:
+            raise EmatError(f"{self._name} is stored in pieces that are too large; save it as a tiled TIFF")
+
+    def _damaged(self, error: Exception) -> EmatError:
+        reason = " ".join(str(error).split())[:120] or type(error).__name__
+        return EmatError(f"{self._name} cannot be read as a TIFF ({reason}); save it again or leave it out")
+
+    def __enter__(self) -> "Slide":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+
+def _paste(window: NDArray[Any], piece: NDArray[Any], corner: tuple[int, int], channels: slice) -> None:
+    """Copy the part of `piece` that lies inside `window`; `corner` is its place, which may be negative."""
+    (top, left), (height, width) = corner, window.shape[:2]
+    bottom, right = min(height, top + piece.shape[0]), min(width, left + piece.shape[1])
+    inside = piece[max(0, -top) : bottom - top, max(0, -left) : right - left]
+    window[max(0, top) : bottom, max(0, left) : right, channels] = inside
+
+
+def _tifffile() -> ModuleType:
+    try:
+        import tifffile
+    except ImportError:
+        raise EmatError('windows of a TIFF need tifffile; install it with: pip install "emat[science]"') from None
+    return tifffile
