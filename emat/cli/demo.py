@@ -30,7 +30,7 @@ def command(
     Example: emat demo --out demo
     """
     photos = demo_photos()
-    segmenter = Segmenter.load(model, device=device).fit(photos.examples)
+    segmenter = Segmenter.load(model, device=device, refine="auto").fit(photos.examples)
     began = time.perf_counter()
     predictions = dict(zip(photos.queries, segmenter.predict_many(photos.queries.values()), strict=True))
     seconds = (time.perf_counter() - began) / len(predictions)

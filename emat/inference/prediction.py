@@ -19,7 +19,7 @@ from emat.images import Pixels, resize_map, write_indexed_png
 from emat.methods.base import PAPER_THRESHOLDS, Thresholds
 from emat.methods.label_map import make_label_map
 from emat.pictures.overlay import draw_overlay, save_jpeg
-from emat.refine.fringes import absorb_fringes
+from emat.refine.fringes import absorb_fringes, find_remnants
 from emat.refine.instances import Instances, measure, separate
 from emat.refine.refiner import Refinement, refine_maps, shared_mobilesam
 
@@ -210,4 +210,19 @@ def refined(prediction: Prediction, refine: Refinement | None, suited: Callable[
     if refine is None or not present:
         return prediction
     answer = refine_maps(prediction.photo, present, prediction.thresholds.mask, refine, shared_mobilesam(refine))
-    return replace(prediction, maps={**prediction.maps, **answer.maps}, objects=answer.objects)
+    maps = {**prediction.maps, **answer.maps}
+    if answer.objects:  # whole objects now compete, so what a class keeps of a region that it lost is no object
+        drawn = {name: maps[name] for name in maps if name in likely}
+        maps.update(_without_remnants(drawn, prediction.thresholds.mask))
+    return replace(prediction, maps=maps, objects=answer.objects)
+
+
+def _without_remnants(maps: Mapping[str, NDArray[np.float32]], threshold: float) -> dict[str, NDArray[np.float32]]:
+    """Return the maps (h, w) without the regions that other classes have mostly taken."""
+    labels = make_label_map(maps.values(), threshold)
+    below = np.nextafter(np.float32(threshold), np.float32(0))
+    whole = {}
+    for label, (name, map_) in enumerate(maps.items(), start=1):
+        lost = find_remnants(map_ >= threshold, labels == label)
+        whole[name] = np.where(lost, np.minimum(map_, below), map_)
+    return whole

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 LARGEST_SHARE = 0.25  # of the object's area: a larger part is not a rim
+SMALLEST_SHARE_WON = 0.5  # of a region, for what is left of it to be an object
 SPECK_SHARE = 0.02  # a part this small is not an object of its own either, whatever its shape
 THIN = 0.3  # half the part's thickness over the root of its area: a disc has 0.56, a square 0.5, a 6 : 1 strip 0.2
 
@@ -37,6 +38,23 @@ def absorb_fringes(label_map: NDArray[np.uint8]) -> NDArray[np.uint8]:
             if other != main:
                 result[window][_fringes(labels == other, whole)] = main
     return result
+
+
+def find_remnants(mask: NDArray[np.bool_], won: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return the regions of a class's `mask` (H, W) that other classes have mostly taken: where it `won` under a half.
+
+    What is left of such a region is not an object: another class has the object.
+
+    >>> mask = np.ones((4, 10), bool)
+    >>> won = np.arange(10) < 3
+    >>> bool(find_remnants(mask, mask & won).all()), bool(find_remnants(mask, mask & ~won).any())
+    (True, False)
+    """
+    regions, count = ndimage.label(mask)
+    kept = ndimage.mean(won, regions, np.arange(count + 1))
+    lost = np.asarray(kept) < SMALLEST_SHARE_WON
+    lost[0] = False
+    return np.asarray(lost[regions], bool)
 
 
 def _fringes(mask: NDArray[np.bool_], whole: int) -> NDArray[np.bool_]:

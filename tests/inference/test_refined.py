@@ -7,7 +7,12 @@ import pytest
 
 from emat import Example, Prediction, Segmenter
 from emat.errors import EmatError
+from emat.inference.prediction import refined
+from emat.refine.mobilesam import MobileSAM
 from tests.inference.colour_method import ColourMethod
+from tests.refine.conftest import mobilesam
+
+__all__ = ["mobilesam"]
 
 RED, GREY = (230, 20, 20), (90, 90, 90)
 
@@ -70,3 +75,17 @@ def test_auto_leaves_classes_alone_whose_examples_show_no_objects(
     assert np.array_equal(plain.predict(photo).probability("red"), auto.predict(photo).probability("red"))
     auto.fit([Example(photo, {"red": (20, 22, 40, 42)})])
     assert not np.array_equal(plain.predict(photo).probability("red"), auto.predict(photo).probability("red"))
+
+
+def test_what_is_left_of_a_region_that_another_class_took_is_dropped(
+    mobilesam: MobileSAM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("emat.refine.refiner._loaded", [mobilesam])
+    photo = two_discs()
+    y, x = np.ogrid[:64, :96]
+    left = (y - 32) ** 2 + (x - 30) ** 2 <= 300
+    wide = left | ((y < 16) & (abs(x - 30) < 12))
+    maps = {"disc": np.where(left, 0.9, 0.1).astype(np.float32), "blob": np.where(wide, 0.6, 0.1).astype(np.float32)}
+    prediction = Prediction(photo, {"disc": 0.9, "blob": 0.9}, maps)
+    assert prediction.present == {"disc", "blob"}
+    assert refined(prediction, "auto", lambda name: name == "disc").present == {"disc"}
