@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from emat.cli import main
 from emat.datasets.layouts import open_dataset
 from emat.formats.labelme import read_labelme
 from emat.images import VOID, write_indexed_png
+from tests.cli.command import run
 
 FORMATS = ("coco", "labelme", "yolo", "png")
 
@@ -32,12 +32,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         write_indexed_png(root / "masks" / f"{name}.png", label_map)
     (root / "classes.txt").write_text("cat\ndog\n")
     return root
-
-
-def run(*arguments: object) -> int:
-    with pytest.raises(SystemExit) as caught:
-        main([str(argument) for argument in arguments])
-    return int(caught.value.code or 0)
 
 
 def masks(root: Path) -> dict[str, list[list[int]]]:

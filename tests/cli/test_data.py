@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from emat.cli import main
 from emat.images import write_indexed_png
+from tests.cli.command import run
 
 
 @pytest.fixture
@@ -22,12 +22,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         write_indexed_png(root / "masks" / f"{name}.png", np.full((6, 8), value, np.uint8))
     (root / "classes.txt").write_text("cat\ndog\n")
     return root
-
-
-def run(*arguments: object) -> int:
-    with pytest.raises(SystemExit) as caught:
-        main([str(argument) for argument in arguments])
-    return int(caught.value.code or 0)
 
 
 def test_a_sound_data_set_ends_with_code_0(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,17 +9,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from emat.cli import main
 from emat.images import photo_size
 from emat.pictures import demo as photos
+from tests.cli.command import run
 
 needs_photos = pytest.mark.skipif(importlib.util.find_spec("gradio") is None, reason="the photos come with gradio")
-
-
-def run(*arguments: object) -> int:
-    with pytest.raises(SystemExit) as caught:
-        main([str(argument) for argument in arguments])
-    return int(caught.value.code or 0)
 
 
 @needs_photos

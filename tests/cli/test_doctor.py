@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from emat.backbone import weights
-from emat.cli import main
 from emat.cli.doctor import examine
+from tests.cli.command import run
 
 
 @pytest.fixture(autouse=True)
@@ -16,12 +16,6 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("EMAT_HOME", str(tmp_path))
     monkeypatch.setenv("COLUMNS", "80")
     return tmp_path
-
-
-def run(*arguments: str) -> int | str | None:
-    with pytest.raises(SystemExit) as ended:
-        main(arguments)
-    return ended.value.code
 
 
 def test_it_finds_the_default_backbone_and_says_that_emat_works(capsys: pytest.CaptureFixture[str]) -> None:

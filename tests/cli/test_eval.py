@@ -10,10 +10,10 @@ import pytest
 from PIL import Image
 from safetensors.torch import load_file
 
-from emat.cli import main
 from emat.images import write_indexed_png
 from emat.tasks.task import read_task_file
 from emat.tensor_files import read_metadata, write_tensors
+from tests.cli.command import run
 from tests.evaluation.conftest import make_photos
 
 
@@ -26,13 +26,6 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EMAT_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
-
-
-def run(*words: object) -> int:
-    with pytest.raises(SystemExit) as left:
-        main([str(word) for word in words])
-    assert isinstance(left.value.code, int)
-    return left.value.code
 
 
 def evaluate(photos: Path, *words: object) -> int:

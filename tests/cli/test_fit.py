@@ -10,16 +10,10 @@ import pytest
 from PIL import Image
 
 from emat import Segmenter
-from emat.cli import main
 from emat.formats.writing import open_writer
 from emat.images import write_indexed_png
 from emat.inference.forecast import Forecast
-
-
-def run(*arguments: object) -> int:
-    with pytest.raises(SystemExit) as caught:
-        main([str(argument) for argument in arguments])
-    return int(caught.value.code or 0)
+from tests.cli.command import run
 
 
 @pytest.fixture

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import typer
 
-from emat.cli import OLD_SPELLINGS, VERBS, build_app, in_new_spelling, main
+from emat.cli import OLD_SPELLINGS, VERBS, build_app, in_new_spelling
+from tests.cli.command import run
 
 DIGESTS = json.loads((Path(__file__).parents[1] / "parity" / "task_digests.json").read_text())
 LINES_OF_A_SCREEN = 40
@@ -26,13 +27,6 @@ def commands() -> dict[str, Any]:
 
 
 COMMANDS = commands()
-
-
-def run(*words: object) -> int:
-    with pytest.raises(SystemExit) as left:
-        main([str(word) for word in words])
-    assert isinstance(left.value.code, int)
-    return left.value.code
 
 
 def test_the_help_fits_a_screen(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from emat.cli import main
+from tests.cli.command import run
 from tests.evaluation.conftest import make_photos
 
 
@@ -28,12 +28,6 @@ def pair(tmp_path: Path) -> tuple[Path, Path]:
         large.save(path)
     photos = shutil.move(root / "images", tmp_path / "photos")
     return Path(photos), Path(shutil.make_archive(str(tmp_path / "masks"), "zip", root))
-
-
-def run(*words: object) -> int:
-    with pytest.raises(SystemExit) as left:
-        main([str(word) for word in words])
-    return int(left.value.code or 0)
 
 
 def test_data_check(pair: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,14 +12,9 @@ import pytest
 from PIL import Image
 
 from emat import Example, Segmenter
-from emat.cli import main, predict
+from emat.cli import predict
 from emat.formats.writing import open_writer
-
-
-def run(*arguments: object) -> int:
-    with pytest.raises(SystemExit) as caught:
-        main([str(argument) for argument in arguments])
-    return int(caught.value.code or 0)
+from tests.cli.command import run
 
 
 @pytest.fixture(scope="module")

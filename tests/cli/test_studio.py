@@ -11,15 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from emat.cli import main
+from tests.cli.command import run
 
 needs_gradio = pytest.mark.skipif(importlib.util.find_spec("gradio") is None, reason="needs gradio")
-
-
-def run(*arguments: object) -> int:
-    with pytest.raises(SystemExit) as caught:
-        main([str(argument) for argument in arguments])
-    return int(caught.value.code or 0)
 
 
 def test_help_shows_an_example(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from emat.cli import main
 from emat.tasks.task import read_task_file
+from tests.cli.command import run
 
 DIGESTS = json.loads((Path(__file__).parents[1] / "parity" / "task_digests.json").read_text())
 
@@ -27,15 +27,12 @@ def lists(tmp_path: Path) -> Path:
     return tmp_path / "splits"
 
 
-def run(*words: object) -> int:
-    with pytest.raises(SystemExit) as left:
-        main([str(word) for word in ("tasks", *words)])
-    assert isinstance(left.value.code, int)
-    return left.value.code
+def tasks(*words: object) -> int:
+    return run("tasks", *words)
 
 
 def test_digest_prints_the_hash_and_nothing_else(lists: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("digest", "--dataset", "pascal", "--lists", lists, "--fold", 1, "--way", 2, "--shot", 3) == 0
+    assert tasks("digest", "--dataset", "pascal", "--lists", lists, "--fold", 1, "--way", 2, "--shot", 3) == 0
     printed = capsys.readouterr().out
     assert len(printed) == 65
     assert int(printed, 16)
@@ -52,12 +49,12 @@ def test_digest_prints_the_hash_and_nothing_else(lists: Path, capsys: pytest.Cap
 def test_digest_agrees_with_the_published_one(
     fold_lists: Path, configuration: str, words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run("digest", "--dataset", "pascal", "--lists", fold_lists, "--fold", 3, *words) == 0
+    assert tasks("digest", "--dataset", "pascal", "--lists", fold_lists, "--fold", 3, *words) == 0
     assert capsys.readouterr().out == DIGESTS[configuration] + "\n"
 
 
 def test_count_takes_all_folds_unless_some_are_named(lists: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("count", "--dataset", "pascal", "--lists", lists, "--tasks", 5, "--json") == 0
+    assert tasks("count", "--dataset", "pascal", "--lists", lists, "--tasks", 5, "--json") == 0
     counts = json.loads(capsys.readouterr().out)
     assert (counts["tasks"], counts["augmented"], [fold["fold"] for fold in counts["folds"]]) == (20, 0, [0, 1, 2, 3])
 
@@ -65,18 +62,18 @@ def test_count_takes_all_folds_unless_some_are_named(lists: Path, capsys: pytest
 def test_count_gives_the_published_numbers(shared: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = shared / "data"
     words = ["--dataset", "pascal", "--lists", data / "splits", "--masks", data / "voc2012-masks.zip", "--way", 2]
-    assert run("count", *words, "--setting", "partially-augmented", "--fold", 1, "--fold", 3, "--json") == 0
+    assert tasks("count", *words, "--setting", "partially-augmented", "--fold", 1, "--fold", 3, "--json") == 0
     counts = json.loads(capsys.readouterr().out)
     assert (counts["tasks"], counts["augmented"], counts["theta"]) == (2000, 62, 0.07)
     assert [fold["augmented"] for fold in counts["folds"]] == [29, 33]
     # The second run finds the areas counted by the first.
-    assert run("count", *words, "--setting", "fully-augmented", "--fold", 3) == 0
+    assert tasks("count", *words, "--setting", "fully-augmented", "--fold", 3) == 0
     assert "124" in capsys.readouterr().out
 
 
 def test_freeze_writes_tasks_that_can_be_read(lists: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output = tmp_path / "tasks.jsonl"
-    assert run("freeze", "--dataset", "pascal", "--lists", lists, "--fold", 2, "--tasks", 7, "-o", output) == 0
+    assert tasks("freeze", "--dataset", "pascal", "--lists", lists, "--fold", 2, "--tasks", 7, "-o", output) == 0
     written = read_task_file(output)
     assert (len(written.tasks), written.fold) == (7, 2)
     assert written.digest in capsys.readouterr().out
@@ -85,20 +82,20 @@ def test_freeze_writes_tasks_that_can_be_read(lists: Path, tmp_path: Path, capsy
 def test_show_draws_a_task(shared: Path, tmp_path: Path) -> None:
     output = tmp_path / "pictures" / "task.png"
     data = shared / "data" / "voc2012-mini"
-    assert run("show", "--data", data, "--fold", 2, "--way", 2, "--index", 731, "-o", output) == 0
+    assert tasks("show", "--data", data, "--fold", 2, "--way", 2, "--index", 731, "-o", output) == 0
     with Image.open(output) as picture:
         assert picture.width > 600
-    assert run("show", "--data", data, "--index", 1000, "-o", output) == 2
+    assert tasks("show", "--data", data, "--index", 1000, "-o", output) == 2
 
 
 def test_sizes_equal_the_published_splits(shared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = shared / "data"
     words = ["--dataset", "pascal", "--lists", data / "splits", "--masks", data / "voc2012-masks.zip"]
-    assert run("sizes", *words, "-o", tmp_path / "made") == 0
+    assert tasks("sizes", *words, "-o", tmp_path / "made") == 0
     printed = capsys.readouterr().out
     assert printed.count("compared with the published lists: equal") == 4
     words = ["--dataset", "pascal", "--lists", tmp_path / "made", "--object-size", "5-10"]
-    assert run("digest", *words) == 0
+    assert tasks("digest", *words) == 0
     assert capsys.readouterr().out == DIGESTS["pascal/fold0/1way-1shot/size5-10"] + "\n"
 
 
@@ -115,7 +112,7 @@ def test_sizes_equal_the_published_splits(shared: Path, tmp_path: Path, capsys: 
 def test_what_the_user_can_fix_is_one_line_and_exit_code_2(
     lists: Path, words: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run("digest", "--dataset", "pascal", "--lists", lists, *words) == 2
+    assert tasks("digest", "--dataset", "pascal", "--lists", lists, *words) == 2
     said = capsys.readouterr()
     assert message in said.err
     assert said.err.count("\n") == 1
@@ -124,5 +121,5 @@ def test_what_the_user_can_fix_is_one_line_and_exit_code_2(
 
 @pytest.mark.parametrize("verb", ["digest", "count", "freeze", "show", "sizes"])
 def test_help_has_an_example(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(verb, "--help") == 0
+    assert tasks(verb, "--help") == 0
     assert f"Example: emat tasks {verb}" in capsys.readouterr().out

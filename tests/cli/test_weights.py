@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from emat.backbone.registry import find_backbone
-from emat.cli import main
 from emat.methods.trained_head import load_head
 from emat.model import build
 from emat.tensor_files import read_metadata
+from tests.cli.command import run
 
 
 @pytest.fixture(autouse=True)
@@ -21,12 +21,6 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("EMAT_OFFLINE", "1")
     monkeypatch.setenv("COLUMNS", "80")
     return tmp_path / "home"
-
-
-def run(*arguments: str | Path) -> int | str | None:
-    with pytest.raises(SystemExit) as ended:
-        main([str(argument) for argument in arguments])
-    return ended.value.code
 
 
 @pytest.fixture(scope="module")
