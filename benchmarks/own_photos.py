@@ -119,8 +119,8 @@ class Verdicts:
 class Bench:
     """Answers tasks by every way."""
 
-    def __init__(self, head: str, forest: bool) -> None:
-        self.head, self.forest = load_head(head), forest
+    def __init__(self, head: str, forest: bool = False, negatives: bool = True) -> None:
+        self.head, self.forest, self.negatives = load_head(head), forest, negatives
         self.method = LearningMethod(self.head.build("cpu"), self.head.thresholds)
 
     def shown(self, photo: Pixels, mask: NDArray[np.uint8]) -> tuple[LabelledFeatures, Any]:
@@ -134,7 +134,7 @@ class Bench:
     def presence(self, dataset: Dataset, name: str, positives: Sequence[str], negatives: Sequence[str]) -> Verdicts:
         """Show three photos of each kind, and ask about the others."""
         number = 1 + list(dataset.classes).index(name)
-        first = [*positives[:SHOWN_FOR_PRESENCE], *negatives[:SHOWN_FOR_PRESENCE]]
+        first = [*positives[:SHOWN_FOR_PRESENCE], *(negatives[:SHOWN_FOR_PRESENCE] if self.negatives else [])]
         examples = [self.shown(dataset.image(each), _known(dataset.mask(each), number)) for each in first]
         learnt = self.method.learn([known for known, _ in examples])
         supports = [support for _, support in examples if support is not None]
@@ -254,6 +254,7 @@ def main() -> None:
     parser.add_argument("--tasks", type=int, default=4, help="of each class")
     parser.add_argument("--queries", type=int, default=3, help="of each task")
     parser.add_argument("--presence", action="store_true", help="measure presence instead of masks")
+    parser.add_argument("--no-negatives", action="store_true", help="with --presence: show none without the class")
     parser.add_argument("--head", action="append", help="one for all lists, or one for each --list")
     parser.add_argument("--no-forest", action="store_true")
     parser.add_argument("--threads", type=int, default=2)
@@ -298,7 +299,7 @@ def masks(root: Path, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
 def presence(root: Path, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """A row for each class: whether it is there, where photos of the other classes are those without it."""
     dataset = open_dataset(root)
-    bench = Bench((options.head or ["default"])[0], forest=False)
+    bench = Bench((options.head or ["default"])[0], negatives=not options.no_negatives)
     photos = photos_of(dataset, options.list)
     for seed, (name, names) in enumerate(photos.items()):
         others = sorted({each for other in photos for each in photos[other] if each not in names})

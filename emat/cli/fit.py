@@ -22,6 +22,7 @@ from emat.inference.dataset_examples import MOST_EMPTY, examples_of, wanted_clas
 from emat.inference.example import Example
 from emat.inference.forecast import Forecast
 from emat.inference.segmenter import Segmenter
+from emat.inference.working_sizes import best_size
 from emat.progress import follow
 
 NO_ARGS_IS_HELP = True
@@ -47,6 +48,10 @@ def command(
     learn: Annotated[
         bool, typer.Option("--learn/--no-learn", help="Also train a pixel classifier on the examples.")
     ] = True,
+    size: Annotated[
+        str | None,
+        typer.Option(help="Longest side in pixels at which photos are learnt from (400), or auto: by the forecast."),
+    ] = None,
     stretch: StretchOption = None,
     max_pixels: MaxPixels = None,
     device: DeviceName = "auto",
@@ -61,26 +66,41 @@ def command(
     """
     _refuse_unwritable(out)
     reading = reading_of(stretch, max_pixels)
-    segmenter = Segmenter.load(model, backbone=backbone, device=device, learn=None if learn else False, reading=reading)
-    if mask or _is_photo(examples):
-        shown = _single(examples, mask)
-    else:
-        shown = _from_dataset(examples, classes, shots, learn, reading)
-    segmenter.fit(shown).save(out, thumbnails=thumbnails)
+    choice = None if learn else False
+
+    def fitted(side: int | None) -> Segmenter:
+        loaded = Segmenter.load(model, backbone=backbone, device=device, learn=choice, size=side, reading=reading)
+        if mask or _is_photo(examples):
+            return loaded.fit(_single(examples, mask))
+        return loaded.fit(_from_dataset(examples, classes, shots, learn, reading))
+
+    segmenter, said = best_size(fitted) if size == "auto" and learn else (fitted(_side(size)), None)
+    segmenter.save(out, thumbnails=thumbnails)
     counts = Counter(name for example in segmenter.examples_ for name in example.classes)
     forecast = segmenter.forecast_
     if as_json:
         answer = {"file": str(out), "examples": len(segmenter.examples_), "classes": dict(counts)}
         if forecast:
             answer["forecast"] = {name: asdict(each) for name, each in forecast.items()}
+            answer["size"] = segmenter.working_side
         typer.echo(json.dumps(answer))
         return
     _show(out, counts, forecast)
+    if said:
+        typer.echo(said)
 
 
 def _is_photo(path: Path) -> bool:
     file, _ = split_page(path)
     return file.suffix.lower() in PHOTO_SUFFIXES and not file.is_dir()
+
+
+def _side(text: str | None) -> int | None:
+    if text is None or text == "auto":
+        return None
+    if not text.isdecimal():
+        raise EmatError(f"--size is {text!r}; it is a number of pixels, such as 800, or auto")
+    return int(text)
 
 
 def _single(photo: Path, masks: list[str] | None) -> Iterator[Example]:

@@ -38,6 +38,7 @@ SHAPES: dict[str, dict[str, str]] = {
         "presence": "N3",
         "left_out_iou": "QN",
         "presence_right": "N",
+        "side": "1",
     },
 }
 MAY_BE_UNKNOWN = ("presence", "left_out_iou", "presence_right")  # NaN where nothing was measured

@@ -28,7 +28,7 @@ from emat.inference.fitted_checks import MOST_EXAMPLES, check_entry, check_pictu
 from emat.methods.leave_out import Learnt
 from emat.methods.panet import FeatureSums
 from emat.methods.pfenet import PFENetSupport
-from emat.methods.pixel_features import WORKING_SIDE, working_size
+from emat.methods.pixel_features import LARGEST_SIDE, SMALLEST_SIDE, working_size
 from emat.methods.prior import SupportWithPrior
 from emat.methods.prototype import Prototypes
 from emat.methods.resnet_base import HyperFeatures
@@ -118,10 +118,10 @@ def thumbnail(shown: MaskedPhoto) -> Thumbnail:
     return Thumbnail(resize_photo(shown.photo, size), masks)
 
 
-def working_photo(shown: MaskedPhoto) -> WorkingPhoto:
+def working_photo(shown: MaskedPhoto, side: int) -> WorkingPhoto:
     """Bring an example to the size that is learnt from. What is kept is then the same however large the photo was."""
     height, width = shown.photo.shape[:2]
-    size = working_size((height, width)) if max(height, width) > WORKING_SIDE else (height, width)
+    size = working_size((height, width), side) if max(height, width) > side else (height, width)
     masks, other = shown.known()
     return WorkingPhoto(
         resize_photo(shown.photo, size),
@@ -281,6 +281,8 @@ def read_fitted(path: Path) -> Fitted:
         classes = {name for example in examples for name in example.encodings}
         check_tensors("learnt", own, {"N": len(classes)})
         learnt = unpack("learnt", own) if own else None
+        if learnt is not None and not SMALLEST_SIDE <= learnt.working_side <= LARGEST_SIDE:
+            raise ValueError(f"photos of {learnt.working_side} pixels")
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise EmatError(f"{path} is damaged ({type(error).__name__}: {error}); fit it again") from None
     stretch = Stretch.read(metadata.get("stretch", "percentile"))

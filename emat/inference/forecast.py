@@ -42,7 +42,7 @@ class Forecast:
             parts.append(f"one example of {name} does not tell how well it will work; add a second one")
         elif self.iou < POOR:
             parts.append(
-                f"with these examples {name} is found at about {self.iou:.1f} IoU; add examples, or use --tiles"
+                f"with these examples {name} is found at about {self.iou:.1f} IoU; add examples, or try --size auto"
             )
         if self.least_agreeing is not None and self.least_iou is not None:
             parts.append(f"{self.least_agreeing} agrees least with the others ({self.least_iou:.2f}); check its mask")

@@ -32,6 +32,8 @@ from emat.inference.prediction import Prediction, Thresholds, refined
 from emat.inference.refinement_choice import suits_refinement
 from emat.methods.base import Decision, Features, Method, TaskEvidence
 from emat.methods.head_names import find_head
+from emat.methods.leave_out import Learnt
+from emat.methods.pixel_features import LARGEST_SIDE, SMALLEST_SIDE, WORKING_SIDE
 from emat.methods.trained_head import head_of, is_training_free, load_head
 from emat.methods.with_learner import LearningMethod, LearntEvidence, can_learn, unwrapped
 from emat.refine.refiner import Refinement, check_refinement
@@ -95,6 +97,7 @@ class Segmenter:
         tiles: Tiles = None,
         refine: Refinement | None = None,
         learn: bool | None = None,
+        size: int | None = None,
         reading: Reading | None = None,
     ) -> Segmenter:
         """Load a fitted segmenter from a file that `save` wrote, or make a new one from a head.
@@ -109,6 +112,8 @@ class Segmenter:
             refine: How masks are refined: None, "auto", "mobilesam" or "guided".
             learn: Whether to train a pixel classifier on the examples beside the head. By default a new segmenter
                 does, and a fitted one as it did when it was saved.
+            size: The longest side, in pixels, at which the pixel classifier sees photos, 400 by default; larger for
+                fine detail in large photos. A fitted segmenter keeps the one it was fitted with.
             reading: How photos are read. By default a fitted segmenter stretches photos of more than 8 bits as it did
                 when it was fitted.
 
@@ -118,15 +123,18 @@ class Segmenter:
         if is_training_free(source) or not is_fitted(find_head(source)):
             head = load_head(source, backbone)
             method = head.build(device)
+            if size is not None and not SMALLEST_SIDE <= size <= LARGEST_SIDE:
+                raise EmatError(f"the working size is {SMALLEST_SIDE} to {LARGEST_SIDE} pixels, not {size}")
             if learn is not False and (learn or can_learn(method)):
-                method = LearningMethod(method, head.thresholds)
+                method = LearningMethod(method, head.thresholds, size or WORKING_SIDE)
             return cls(method, head.thresholds, tiles, refine=refine, reading=reading)
         fitted = read_fitted(find_head(source))
         method = fitted.head.build(device)
         encodings = (each for example in fitted.examples for each in example.encodings.values())
         check_backbone(encodings, getattr(method, "backbone", None), source)
         if fitted.learns if learn is None else learn:
-            method = LearningMethod(method, fitted.head.thresholds)
+            side = WORKING_SIDE if fitted.learnt is None else fitted.learnt.working_side
+            method = LearningMethod(method, fitted.head.thresholds, side)
         segmenter = cls(
             method, fitted.head.thresholds, tiles, refine=refine, reading=reading or Reading(fitted.stretch)
         )
@@ -176,6 +184,11 @@ class Segmenter:
             return {}
         shown = [(example.name, example.classes) for example in known.examples]
         return forecasts(learnt, known.classes, shown)
+
+    @property
+    def working_side(self) -> int:
+        """The longest side, in pixels, at which the pixel classifier sees photos."""
+        return self.method.working_side if isinstance(self.method, LearningMethod) else WORKING_SIDE
 
     @property
     def device(self) -> torch.device:
@@ -268,6 +281,8 @@ class Segmenter:
         size = (photo.shape[0], photo.shape[1])
         detail = detail_size(size)
         _, *tiles = views(size, self.method.preparation.image_size, self.tiles)
+        if self.tiles == "auto" and isinstance(learnt, Learnt) and not learnt.needs_head:
+            tiles = []  # left-out examples showed that the head, which tiles are for, does not count
         query = self.method.encode_query(self._features(photo) if features is None else features)
         evidence = None if learnt is None else self.method.apply_learnt(query, learnt)
         decision = self._decide(query, list(shots.values()), detail, evidence)
@@ -304,7 +319,7 @@ class Segmenter:
             name: self.method.encode_support(features, torch.from_numpy(mask).to(self.device))
             for name, mask in shown.masks.items()
         }
-        working = working_photo(shown) if self.method.learns else None
+        working = working_photo(shown, self.working_side) if self.method.learns else None
         return FittedExample.of(example, encodings, thumbnail(shown), working)
 
     @torch.inference_mode()

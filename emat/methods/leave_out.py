@@ -15,14 +15,18 @@ from torch import Tensor
 from emat.methods.learner import LabelledPhoto, Learner, Trained, train
 from emat.methods.mixture import (
     HEAD_ALONE,
+    MASK_DECIDES,
+    ONE_TEXTURE,
     LeftOut,
     Mixture,
     PresenceRule,
     best_mixture,
     mixture_of_one,
     presence_rule,
+    rule_from_backgrounds,
     share_for,
 )
+from emat.methods.pixel_features import WORKING_SIDE
 
 MOST_FOLDS = 5  # groups of photos that are left out in turn
 COMPARED_PHOTOS = 4  # a left-out photo is compared by the head with so many others, which keeps fitting quick
@@ -45,6 +49,7 @@ class Learnt:
     presence: Tensor  # (N, 3): share, level, scale; NaN where the head's own presence counts
     left_out_iou: Tensor  # (P, N): what was reached on a photo of the class when it was left out; NaN if not known
     presence_right: Tensor  # (N,): share of the left-out photos whose presence was right; NaN if not known
+    side: Tensor | None = None  # (1,): the longest side at which photos were learnt from; None in early files
 
     @property
     def learner(self) -> Learner:
@@ -54,6 +59,16 @@ class Learnt:
     def mixture(self, c: int) -> Mixture:
         """The mixture of a class."""
         return Mixture(*self.mixtures[c, :3].tolist())  # early files have a fourth column
+
+    @property
+    def needs_head(self) -> bool:
+        """Whether the head counts in the answer for any class."""
+        return bool((self.mixtures[:, 0] != 0).any())
+
+    @property
+    def working_side(self) -> int:
+        """The longest side, in pixels, at which photos were learnt from."""
+        return WORKING_SIDE if self.side is None else int(self.side)
 
     def presence_rule(self, c: int) -> PresenceRule | None:
         """The presence rule of a class; None where the head's own presence counts."""
@@ -127,7 +142,8 @@ def _choose(
     samples = trained.samples
     positives = [index for index, classes in enumerate(shown) if classes[c]]
     if len(positives) == 1:
-        return _Choice(mixture_of_one(photos[positives[0]].masks[c]), None, {}, NAN)
+        mixture = mixture_of_one(photos[positives[0]].masks[c])
+        return _Choice(mixture, MASK_DECIDES if mixture == ONE_TEXTURE else None, {}, NAN)
     held = [index for index in positives if not bool(torch.isnan(trained.left_out[samples.photo == index, c]).any())]
     seen = {index: _photo(index, c, positives, folds, trained, head_logits) for index in held}
     if not seen:
@@ -135,11 +151,12 @@ def _choose(
     mixture, reached = best_mixture(list(seen.values()))
     iou = dict(zip(seen, reached, strict=True))
     absent = _absent(c, shown, trained)
-    if not absent:
-        return _Choice(mixture, None, iou, NAN)
     share = share_for([float((each.shares * each.inside).sum() / each.shares.sum()) for each in seen.values()])
-    others = [_photo(index, c, positives, folds, trained, head_logits) for index in absent]
-    high, low = ([each.highest(mixture, share) for each in group] for group in (seen.values(), others))
+    high = [each.highest(mixture, share) for each in seen.values()]
+    if not absent:
+        low = [each.background().highest(mixture, share) for each in seen.values() if not bool(each.inside.all())]
+        return _Choice(mixture, rule_from_backgrounds(high, low, share) if low else MASK_DECIDES, iou, NAN)
+    low = [_photo(index, c, positives, folds, trained, head_logits).highest(mixture, share) for index in absent]
     rule = presence_rule(high, low, share)
     if rule is None:
         return _Choice(mixture, None, iou, 0.0)

@@ -73,9 +73,14 @@ class LeftOut:
     def highest(self, mixture: Mixture, share: float) -> float:
         """The mean of the highest mixed logits that stand together for `share` of the photo."""
         values, order = mixture.logits(self.head, self.learner).sort(descending=True)
-        shares = self.shares[order] / self.shares.sum()
+        shares = self.shares[order] / self.shares.sum().clamp_min(1e-12)
         weight = (share - (shares.cumsum(dim=0) - shares)).clamp_min(0).minimum(shares)
         return float((values * weight).sum() / weight.sum().clamp_min(1e-12))
+
+    def background(self) -> LeftOut:
+        """The photo without its class: what a photo that lacks the class might look like."""
+        outside = ~self.inside
+        return LeftOut(self.head[outside], self.learner[outside], self.inside[outside], self.shares[outside])
 
 
 def best_mixture(left_out: Sequence[LeftOut]) -> tuple[Mixture, list[float]]:
@@ -103,6 +108,9 @@ class PresenceRule(NamedTuple):
         return (float(values.topk(count).values.mean()) - self.level) / self.scale
 
 
+MASK_DECIDES = PresenceRule(LEAST_SHARE, 0.0, 1.0)  # a class is present where it has a mask worth the name
+
+
 def presence_rule(with_class: Sequence[float], without_class: Sequence[float], share: float) -> PresenceRule | None:
     """Choose the level between photos that show the class and photos that do not.
 
@@ -120,6 +128,21 @@ def presence_rule(with_class: Sequence[float], without_class: Sequence[float], s
         return None
     wide = [max(float(each.std()) if len(each) > 1 else 0.0, gap / 8) for each in (high, low)]
     level = (float(high.mean()) * wide[1] + float(low.mean()) * wide[0]) / sum(wide)
+    return PresenceRule(share, level, max(gap / 4, NARROWEST))
+
+
+def rule_from_backgrounds(with_class: Sequence[float], backgrounds: Sequence[float], share: float) -> PresenceRule:
+    """Choose the level where no photo is known to lack the class.
+
+    Args:
+        with_class: `LeftOut.highest` of left-out photos that show the class.
+        backgrounds: The same of their backgrounds alone. They lie close to the class, so the level is nearer to them,
+            and no left-out photo falls below it.
+        share: The share that both were taken over.
+    """
+    high, low = torch.tensor(with_class), torch.tensor(backgrounds)
+    gap = max(float(high.mean() - low.mean()), 0.0)
+    level = min(float(low.mean()) + gap / 4, float(high.min()) - NARROWEST)
     return PresenceRule(share, level, max(gap / 4, NARROWEST))
 
 

@@ -22,7 +22,8 @@ from emat.backbone import Backbone
 from emat.errors import EmatError
 from emat.images import Pixels, resize_photo
 
-WORKING_SIDE = 400  # pixels of a photo's longest side
+WORKING_SIDE = 400  # pixels of a photo's longest side, unless a user asks for another
+SMALLEST_SIDE, LARGEST_SIDE = 64, 2000
 SCALES = (1.0, 2.0, 4.0, 8.0)  # standard deviations of the Gaussian filters, in pixels of the working size
 REACH = 3.0  # standard deviations at which a filter is cut off
 STRIDE = 2  # pixels of the working size from one position of the classical features to the next

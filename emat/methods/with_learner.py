@@ -32,13 +32,12 @@ from emat.methods.base import (
 )
 from emat.methods.learner import LabelledPhoto, content_order, train
 from emat.methods.leave_out import Learnt, learn_from
-from emat.methods.mixture import PresenceRule, logit, sigmoid
-from emat.methods.pixel_features import PixelFeatures, pixel_features
+from emat.methods.mixture import MASK_DECIDES, logit, sigmoid
+from emat.methods.pixel_features import WORKING_SIDE, PixelFeatures, pixel_features
 
 CERTAIN = 1e-4  # the head's probabilities are kept that far from 0 and 1
 ALMOST = 0.999  # a score just below a threshold is the threshold times this
 FEATURES_VERSION = 1  # of the maps, for caches
-FALLBACK_PRESENCE = PresenceRule(share=0.002, level=0.0, scale=1.0)
 
 
 @dataclass(frozen=True)
@@ -68,10 +67,18 @@ class LearntEvidence:
 class LearningMethod(Method):
     """`inner` with a learner. Pairs of photos are compared as by `inner`; `learn` and `decide` add the learner."""
 
-    def __init__(self, inner: Method, thresholds: Thresholds = PAPER_THRESHOLDS) -> None:
-        """Wrap a method; `thresholds` are those of its head, by which mixtures are chosen."""
+    def __init__(
+        self, inner: Method, thresholds: Thresholds = PAPER_THRESHOLDS, working_side: int = WORKING_SIDE
+    ) -> None:
+        """Wrap a method.
+
+        Args:
+            inner: The method.
+            thresholds: Those of its head, by which mixtures are chosen.
+            working_side: The longest side, in pixels, at which the learner sees photos.
+        """
         super().__init__()
-        self.inner, self.thresholds = inner, thresholds
+        self.inner, self.thresholds, self.working_side = inner, thresholds, working_side
         self.name, self.preparation, self.recipe = inner.name, inner.preparation, inner.recipe
         backbone = getattr(inner, "backbone", None)
         if not isinstance(backbone, Backbone) or backbone.spec is None:
@@ -99,12 +106,13 @@ class LearningMethod(Method):
         return self._joined(self.inner.photo_features(photo), photo)
 
     def _joined(self, features: Features, photo: Pixels) -> Features:
-        maps = pixel_features(photo, self.backbone).maps
+        maps = pixel_features(photo, self.backbone, self.working_side).maps
         return Features((*features.tensors, *maps, torch.tensor([len(maps)])), features.size)
 
     def feature_weights(self) -> Mapping[str, Tensor]:
         """The weights of `inner`, marked, because the features hold more than those of `inner` alone."""
-        return {**self.inner.feature_weights(), "pixel features": torch.tensor([FEATURES_VERSION])}
+        version = torch.tensor([FEATURES_VERSION, self.working_side])
+        return {**self.inner.feature_weights(), "pixel features": version}
 
     def trained_weights(self) -> dict[str, Tensor]:
         """The weights of the head."""
@@ -153,7 +161,7 @@ class LearningMethod(Method):
             if rule is None and decision.scores is not None and mixture.head:
                 score = decision.scores[way]
             else:
-                score = sigmoid((rule or FALLBACK_PRESENCE).logit(mixed) + logit(own.presence))
+                score = sigmoid((rule or MASK_DECIDES).logit(mixed) + logit(own.presence))
             if not bool((found >= thresholds.mask).any()):
                 score = min(score, thresholds.presence * ALMOST)
             scores.append(score)
@@ -203,7 +211,8 @@ class LearningMethod(Method):
             found = torch.from_numpy(decision.probabilities[0]).to(labelled[index].masks.device)
             return _from_threshold(found, self.thresholds.mask)
 
-        return learn_from([labelled[index] for index in order], head_logits, order)
+        learnt = learn_from([labelled[index] for index in order], head_logits, order)
+        return replace(learnt, side=torch.tensor([self.working_side]))
 
 
 def _labelled(photos: Sequence[LabelledFeatures]) -> list[LabelledPhoto]:

@@ -52,6 +52,7 @@ def test_classes_and_shots_limit_what_is_shown(pets: Path, tiny_head: Path, caps
         "examples": 1,
         "classes": {"dog": 1},
         "forecast": {"dog": asdict(Forecast(examples=1, iou=None, presence=None))},
+        "size": 400,
     }
 
 
