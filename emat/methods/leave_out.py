@@ -65,6 +65,10 @@ class Learnt:
         """Whether the head counts in the answer for any class."""
         return bool((self.mixtures[:, 0] != 0).any())
 
+    def knows_absence(self, c: int) -> bool:
+        """Whether the presence rule of a class comes from photos that lack it."""
+        return not bool(torch.isnan(self.presence_right[c]))
+
     @property
     def working_side(self) -> int:
         """The longest side, in pixels, at which photos were learnt from."""

@@ -158,10 +158,15 @@ class LearningMethod(Method):
             mixed = mixture.logits(head, learner)  # (H, W)
             found = torch.sigmoid(mixed + logit(own.mask))
             probabilities.append(found)
-            if rule is None and decision.scores is not None and mixture.head:
-                score = decision.scores[way]
-            else:
-                score = sigmoid((rule or MASK_DECIDES).logit(mixed) + logit(own.presence))
+            certain = logit(decision.scores[way]) - logit(own.presence) if decision.scores and mixture.head else None
+            if certain is None:
+                certain = (rule or MASK_DECIDES).logit(mixed)
+            elif rule is not None:
+                # A rule that no photo without the class has set is worth no more than the head's own presence, which
+                # knows objects (AUROC 0.96 for steel inclusions, the rule 0.6) and not textures (scratches 0.47).
+                own_rule = rule.logit(mixed)
+                certain = own_rule if learnt.knows_absence(way) else (own_rule + certain) / 2
+            score = sigmoid(certain + logit(own.presence))
             if not bool((found >= thresholds.mask).any()):
                 score = min(score, thresholds.presence * ALMOST)
             scores.append(score)
