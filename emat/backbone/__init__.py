@@ -1,4 +1,9 @@
-"""Backbones: pixels in, tokens out; by name from the registry, with weights from a chain of sources."""
+"""Backbones: frozen networks that turn pixels into tokens.
+
+`registry` lists them and builds one by its name. `base` is their interface and `tokens` their output. The networks are
+`vit` (DINO and DINOv2), `efficientnet` and `resnet`. `weights` finds their weights on this machine or gets them, by
+`download` if they are not here.
+"""
 
 from emat.backbone.base import Backbone
 from emat.backbone.registry import BackboneSpec, build_backbone

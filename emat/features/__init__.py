@@ -1,4 +1,7 @@
-"""The cache of features: each photo goes through the backbone once, and its features are kept."""
+"""Features of photos, kept so that each photo goes through the backbone once.
+
+`cache` computes features or returns those that it has, and `stores` keeps them in memory and on disk.
+"""
 
 from emat.features.cache import CacheCounts, FeatureCache
 
