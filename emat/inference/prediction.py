@@ -60,7 +60,8 @@ class Prediction:
         if not shown:
             return np.zeros(self.photo.shape[:2], np.uint8)
         maps = (self.probability(name) for name in shown.values())  # one at a time: large photos have large maps
-        return absorb_fringes(make_label_map(maps, self.thresholds.mask, shown))
+        labels = make_label_map(maps, self.thresholds.mask, shown)
+        return absorb_fringes(labels, lambda label: self.probability(shown[label]))
 
     def mask(self, name: str) -> NDArray[np.bool_]:
         """Return where a class is (H, W); all False if it is not present. EmatError if there is no such class."""
@@ -211,9 +212,11 @@ def refined(prediction: Prediction, refine: Refinement | None, suited: Callable[
         return prediction
     answer = refine_maps(prediction.photo, present, prediction.thresholds.mask, refine, shared_mobilesam(refine))
     maps = {**prediction.maps, **answer.maps}
+    drawn = {name: maps[name] for name in maps if name in likely}
     if answer.objects:  # whole objects now compete, so what a class keeps of a region that it lost is no object
-        drawn = {name: maps[name] for name in maps if name in likely}
         maps.update(_without_remnants(drawn, prediction.thresholds.mask))
+    else:  # edges of the photo tell an object from its surroundings, not one class from another
+        maps.update(_same_winners(drawn, prediction))
     return replace(prediction, maps=maps, objects=answer.objects)
 
 
@@ -226,3 +229,15 @@ def _without_remnants(maps: Mapping[str, NDArray[np.float32]], threshold: float)
         lost = find_remnants(map_ >= threshold, labels == label)
         whole[name] = np.where(lost, np.minimum(map_, below), map_)
     return whole
+
+
+def _same_winners(maps: Mapping[str, NDArray[np.float32]], before: Prediction) -> dict[str, NDArray[np.float32]]:
+    """Return refined maps (h, w) in which no class takes what another class had `before`, or appears newly."""
+    threshold, unrefined = before.thresholds.mask, [before.maps[name] for name in maps]
+    winners = absorb_fringes(make_label_map(unrefined, threshold), lambda label: unrefined[label - 1])
+    highest = np.maximum.reduce([np.where(winners == i, map_, 0) for i, map_ in enumerate(maps.values(), start=1)])
+    same = {}
+    for label, (name, map_) in enumerate(maps.items(), start=1):
+        limit = np.where((winners > 0) & (winners != label), highest, 1 if (winners == label).any() else threshold)
+        same[name] = np.minimum(map_, np.nextafter(limit, 0, dtype=np.float32))
+    return same

@@ -2,8 +2,11 @@
 
 Where two classes resemble each other, the second often wins along the outline of the first, because both are uncertain
 there. A part of an object that belongs to another class than the rest, and is thin for its area or a mere speck, goes
-to the rest. A small object that touches a larger one of another class is compact and stays.
+to the rest. So does a small part whose class is hardly ahead of the rest's class there. A small object that touches a
+larger one of another class is compact, its class is clearly ahead, and it stays.
 """
+
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,11 +15,18 @@ from scipy import ndimage
 LARGEST_SHARE = 0.25  # of the object's area: a larger part is not a rim
 SMALLEST_SHARE_WON = 0.5  # of a region, for what is left of it to be an object
 SPECK_SHARE = 0.02  # a part this small is not an object of its own either, whatever its shape
+CLEAR_LEAD = 0.15  # of probability, on average over a part: PASCAL train-list tasks gave the same mIoU from 0.1 to 0.2
 THIN = 0.3  # half the part's thickness over the root of its area: a disc has 0.56, a square 0.5, a 6 : 1 strip 0.2
 
 
-def absorb_fringes(label_map: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Return the label map (H, W) in which every fringe has the class of the object that it surrounds.
+def absorb_fringes(
+    label_map: NDArray[np.uint8], probability: Callable[[int], NDArray[np.float32]] | None = None
+) -> NDArray[np.uint8]:
+    """Return the label map (H, W) in which every fringe has the class of the object that it belongs to.
+
+    Args:
+        label_map: (H, W): 0 is background.
+        probability: Returns the map (H, W) of the class with a label; without it, only the shape of a part counts.
 
     >>> label_map = np.full((20, 40), 1, np.uint8)
     >>> label_map[:2] = 2  # a strip along the upper edge
@@ -35,8 +45,10 @@ def absorb_fringes(label_map: NDArray[np.uint8]) -> NDArray[np.uint8]:
             continue
         main, whole = int(areas.argmax()), int(areas.sum())
         for other in np.flatnonzero(areas):
-            if other != main:
-                result[window][_fringes(labels == other, whole)] = main
+            if other == main:
+                continue
+            lead = None if probability is None else (probability(int(other)) - probability(main))[window]
+            result[window][_fringes(labels == other, whole, lead)] = main
     return result
 
 
@@ -57,8 +69,8 @@ def find_remnants(mask: NDArray[np.bool_], won: NDArray[np.bool_]) -> NDArray[np
     return np.asarray(lost[regions], bool)
 
 
-def _fringes(mask: NDArray[np.bool_], whole: int) -> NDArray[np.bool_]:
-    """The parts of `mask` (h, w) that are fringes of an object of `whole` pixels."""
+def _fringes(mask: NDArray[np.bool_], whole: int, lead: NDArray[np.float32] | None) -> NDArray[np.bool_]:
+    """The parts of `mask` (h, w) that are fringes of an object of `whole` pixels; `lead` is how far they are ahead."""
     parts, count = ndimage.label(mask)
     numbers = np.arange(1, count + 1)
     areas = ndimage.sum_labels(mask, parts, numbers)
@@ -66,4 +78,7 @@ def _fringes(mask: NDArray[np.bool_], whole: int) -> NDArray[np.bool_]:
     inside = ndimage.distance_transform_edt(np.pad(mask, 1, mode="edge"))[1:-1, 1:-1]
     thickness = ndimage.maximum(inside, parts, numbers)
     thin = (areas <= LARGEST_SHARE * whole) & (thickness < THIN * np.sqrt(areas) + 1)
-    return np.isin(parts, numbers[thin | (areas <= SPECK_SHARE * whole)])
+    fringe = thin | (areas <= SPECK_SHARE * whole)
+    if lead is not None:
+        fringe |= (areas <= LARGEST_SHARE * whole) & (ndimage.mean(lead, parts, numbers) < CLEAR_LEAD)
+    return np.isin(parts, numbers[fringe])

@@ -89,3 +89,19 @@ def test_what_is_left_of_a_region_that_another_class_took_is_dropped(
     prediction = Prediction(photo, {"disc": 0.9, "blob": 0.9}, maps)
     assert prediction.present == {"disc", "blob"}
     assert refined(prediction, "auto", lambda name: name == "disc").present == {"disc"}
+
+
+def test_guided_refinement_does_not_move_pixels_from_one_class_to_another() -> None:
+    random = np.random.default_rng(0)
+    photo = random.integers(0, 256, (48, 64, 3), dtype=np.uint8)
+    left = np.broadcast_to(np.arange(16) < 8, (12, 16))
+    maps = {
+        "cat": np.where(left, 0.9, 0.6).astype(np.float32),
+        "dog": np.where(left, 0.55, 0.95).astype(np.float32),
+        "cow": np.full((12, 16), 0.52, np.float32),
+    }
+    after = refined(Prediction(photo, dict.fromkeys(maps, 0.9), maps), "guided", lambda name: True)
+    assert (after.maps["cat"] >= after.maps["dog"])[left].all()
+    assert (after.maps["dog"] >= after.maps["cat"])[~left].all()
+    assert after.present == {"cat", "dog"}, "the cow had no pixel before"
+    assert not np.array_equal(after.maps["cat"], maps["cat"])

@@ -1,4 +1,5 @@
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -38,3 +39,12 @@ def test_background_stays_background_and_objects_stay_objects(seed: int) -> None
     coarse = np.random.default_rng(seed).integers(0, 3, (6, 6), dtype=np.uint8)
     label_map = np.kron(coarse, np.ones((7, 7), np.uint8))
     assert np.array_equal(absorb_fringes(label_map) > 0, label_map > 0)
+
+
+@pytest.mark.parametrize(("lead", "kept"), [(0.1, False), (0.4, True)])
+def test_a_compact_part_stays_only_where_its_class_is_clearly_ahead(lead: float, kept: bool) -> None:
+    label_map = np.ones((40, 40), np.uint8)
+    label_map[10:25, 10:25] = 2
+    maps = {1: np.full((40, 40), 0.6, np.float32), 2: np.full((40, 40), 0.6 + lead, np.float32)}
+    assert bool((absorb_fringes(label_map, maps.__getitem__) == 2).any()) is kept
+    assert (absorb_fringes(label_map) == 2).any(), "without probabilities its shape alone counts"
