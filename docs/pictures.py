@@ -28,6 +28,7 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 CUB = demo_photos().queries["a cub"]
 COLOURS = 200  # of a picture's palette: screens have few, and files stay small
 PATIENCE = 120_000  # milliseconds
+TALL = 2600  # pixels: the page loads pictures when they come into sight, and here all of them are
 DRAW = "async ([name, source]) => (await mermaid.render(name, source)).svg"
 MERMAID_OPTIONS = {
     "startOnLoad": False,
@@ -37,10 +38,6 @@ MERMAID_OPTIONS = {
     "htmlLabels": False,  # an SVG that a page shows as a picture must not hold HTML
     "flowchart": {"htmlLabels": False, "useMaxWidth": False, "nodeSpacing": 30, "rankSpacing": 40},
 }
-STROKE = (
-    (0.3, 0.2), (0.5, 0.13), (0.7, 0.2), (0.8, 0.35), (0.2, 0.3), (0.25, 0.4), (0.8, 0.42), (0.75, 0.5), (0.25, 0.48),
-    (0.3, 0.55), (0.7, 0.57),
-)  # fmt: skip  # over the cub's face, in shares of the photo
 
 
 def picture_of_demo() -> None:
@@ -51,58 +48,43 @@ def picture_of_demo() -> None:
 
 
 def pictures_of_studio() -> None:
-    """The whole page in a wide window, one step on a phone, and a photo that is painted."""
-    with serving(Segmenter.load("default")) as address, sync_playwright() as playwright:
+    """The whole page, wide and on a phone; the editor with an outline that a click gave; and a result in large."""
+    with serving(Segmenter.load("default"), private=True) as address, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
-
         wide = open_demo(browser, address, 1280, "dark")
-        drop_cub(wide)
-        save(wide.locator("#studio"), "studio-wide.png", width=640)
-
-        narrow = open_demo(browser, address, 390, "light")
-        save(narrow.locator(".step").nth(2), "studio-narrow.png")
-
-        painted = open_demo(browser, address, 1010, "light")
-        drop_cub(painted)
-        paint(painted)
-        save(painted.locator(".step").nth(1), "studio-paint.png")
+        save(wide.locator("body"), "studio-wide.png", width=900)
+        save(open_demo(browser, address, 768, "light").locator("body"), "studio-tablet.png", width=600)
+        save(open_demo(browser, address, 390, "light").locator("#step-3"), "studio-narrow.png")
+        click(wide)
+        save(wide.locator("#editor"), "studio-click.png", width=900)
         browser.close()
 
 
 def open_demo(browser: Any, address: str, width: int, scheme: str) -> Any:
     """A page on which the example was asked for and answered."""
-    page = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme).new_page()
+    page = browser.new_context(viewport={"width": width, "height": TALL}, color_scheme=scheme).new_page()
     page.set_default_timeout(PATIENCE)
     page.goto(address)
     page.click("#demo")
-    page.wait_for_selector("#answers figure >> nth=2")
-    page.wait_for_selector("#progress .progress", state="detached")
-    page.wait_for_timeout(2000)
+    page.wait_for_selector("#list .dots")
+    page.wait_for_function("() => !document.querySelector('#progress').firstChild")
+    page.wait_for_function("() => [...document.images].every(image => image.complete)")
+    page.wait_for_timeout(500)
     return page
 
 
-def drop_cub(page: Any) -> None:
-    """A further photo into the editor."""
-    page.set_input_files("#draft-files input[type=file]", str(CUB))
-    page.wait_for_selector("#draft-editor canvas")
-    page.wait_for_timeout(5000)
-
-
-def paint(page: Any) -> None:
-    """One stroke over the photo in the editor."""
-    canvas = page.locator("#draft-editor canvas").first
-    canvas.scroll_into_view_if_needed()
-    box = canvas.bounding_box()
-    with Image.open(CUB) as photo:
-        ratio = photo.width / photo.height
-    height = box["height"] - 60  # the editor's margin
-    left, top = box["x"] + (box["width"] - ratio * height) / 2, box["y"] + 30
-    for index, (x, y) in enumerate(STROKE):
-        page.mouse.move(left + x * ratio * height, top + y * height, steps=3)
-        if index == 0:
-            page.mouse.down()
-    page.mouse.up()
-    page.wait_for_timeout(1000)
+def click(page: Any) -> None:
+    """A further photo in the editor, and a click in the middle of it; without MobileSAM, a stroke of the brush."""
+    page.set_viewport_size({"width": 1280, "height": 900})
+    page.set_input_files("#draft-files input", str(CUB))
+    page.wait_for_selector("#editor[open] [data-tool][aria-pressed=true]")
+    page.wait_for_timeout(500)
+    box = page.locator("#editor canvas").bounding_box()
+    middle = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    page.mouse.click(*middle)
+    if page.locator("[data-tool=click]").get_attribute("aria-disabled") == "false":
+        page.wait_for_selector(".outline-actions:visible")
+    page.wait_for_timeout(500)
 
 
 def save(element: Any, name: str, width: int | None = None) -> None:

@@ -23,10 +23,13 @@ def command(
         int | None, typer.Option(min=1, max=65535, help="The port. Default: the first free port from 7860 on.")
     ] = None,
     browser: Annotated[bool, typer.Option(help="Open the page in the browser.")] = True,
+    private: Annotated[
+        bool, typer.Option("--private", help="Save nothing: photos and examples are deleted when the studio ends.")
+    ] = False,
     model: HeadName = "default",
     device: DeviceName = "auto",
 ) -> None:
-    """Paint a few examples in the browser and get masks on other photos. Nothing leaves this machine.
+    """Mark a few examples in the browser and get masks on other photos. Nothing leaves this machine.
 
     Example: emat studio --load pets.emat
     """
@@ -34,7 +37,7 @@ def command(
         raise EmatError(f"{load} does not exist; write it with `emat fit`, or save it in the studio")
     segmenter = Segmenter.load(model if load is None else load, device=device)
     signal.signal(signal.SIGTERM, _end)
-    with serving(segmenter, port, browser=browser) as address:
+    with serving(segmenter, port, browser=browser, private=private) as address:
         typer.echo(f"The studio is at {address} (stop it with Ctrl+C)")
         while True:
             time.sleep(3600)

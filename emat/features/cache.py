@@ -71,6 +71,7 @@ class FeatureCache:
         if dtype not in (torch.float32, torch.float16):
             raise EmatError(f"features are kept as float32 or float16, not {dtype}")
         self.method, self.dtype = method, dtype
+        self._memory_bytes = memory_bytes
         self._kept = FeatureMemory(memory_bytes)
         self._folder = None if folder is None else FeatureFolder(folder, disk_bytes)
         self._key_of_name: dict[str, str] = {}
@@ -102,6 +103,13 @@ class FeatureCache:
             key = self._key_of_name[name] = key or self._key(photo)
             kept = self._find_or_encode(key, photo)
         return self._on_device(kept)
+
+    def clear(self) -> None:
+        """Free the memory; what is on disk stays. Features are computed again when they are needed."""
+        with self._lock:
+            self._kept = FeatureMemory(self._memory_bytes)
+            self._key_of_name.clear()
+            self._encoding.clear()
 
     @property
     def counts(self) -> CacheCounts:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from emat.methods.leave_out import Learnt
 
@@ -34,6 +34,9 @@ class Forecast:
     presence: float | None  # expected share of photos whose presence is right; None without photos that lack the class
     least_agreeing: str | None = None  # the example that agrees least with the others, if one stands out
     least_iou: float | None = None  # what was reached on it
+    left_out: Mapping[int, float] = field(
+        default_factory=dict
+    )  # IoU on each example, by its index, when it was left out
 
     def sentence(self, name: str) -> str:
         """Say in words what this means for the user; empty if nothing needs to be said."""
@@ -74,6 +77,7 @@ def forecasts(
             presence=None if math.isnan(right) else right,
             least_agreeing=None if least is None else examples[least][0],
             least_iou=least_iou,
+            left_out=reached,
         )
     return found
 

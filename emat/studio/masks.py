@@ -1,19 +1,19 @@
 """The masks that the page shows and exports: predictions at the thresholds of each class, or what the user painted."""
 
-import tempfile
-import zipfile
 from collections.abc import Mapping
-from pathlib import Path
+from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
 
-from emat.errors import EmatError
 from emat.formats.drawing import LabelMap
-from emat.formats.writing import open_writer
 from emat.images import resize_map, resize_mask
 from emat.methods.base import Thresholds
 from emat.methods.label_map import make_label_map
 from emat.refine.fringes import absorb_fringes
+from emat.refine.instances import Instances, measure, separate
+from emat.studio.paint import UNDECIDED
 from emat.studio.session import Session, StudioQuery
 
 
@@ -38,30 +38,40 @@ def moved_thresholds(usual: Thresholds, mask: float) -> Thresholds:
 
 
 def is_present(session: Session, query: StudioQuery, name: str) -> bool:
-    """Say whether class `name` counts as present in the photo of `query`."""
+    """Say whether class `name` counts as present in the photo of `query`: it is likely, and some pixel shows it."""
     if query.corrected is not None:
         return name in query.corrected
-    if query.prediction is None or name not in query.prediction.scores:
-        return False
-    return query.prediction.scores[name] >= thresholds_of(session, name).presence
+    peak = query.peaks.get(name, 1.0)
+    return is_likely(session, query, name) and peak >= thresholds_of(session, name).mask
+
+
+def is_likely(session: Session, query: StudioQuery, name: str) -> bool:
+    """Say whether the score of class `name` reaches its threshold."""
+    score = (query.scores or {}).get(name)
+    return score is not None and score >= thresholds_of(session, name).presence
 
 
 def label_map(session: Session, query: StudioQuery, numbers: Mapping[str, int], size: tuple[int, int]) -> LabelMap:
     """Return the label map of `query` at `size` (H, W): `numbers` gives the value of each class, 0 is the background.
 
     As in `Prediction`, a pixel belongs to the likeliest class that is present and whose probability reaches its
-    threshold.
+    threshold. What the user left undecided in a correction is void.
     """
     labels = np.zeros(size, np.uint8)
     if query.corrected is not None:
-        for name, mask in query.corrected.items():
-            if name in numbers:
-                labels[resize_mask(mask.astype(np.uint8), size) > 0] = numbers[name]
+        paint = resize_mask(session.paint(query.key, query.photo), size)
+        values = {
+            session.numbers[name]: number
+            for name, number in numbers.items()
+            if name in query.corrected and name in session.numbers
+        }
+        for painted, number in {**values, UNDECIDED: UNDECIDED}.items():
+            labels[paint == painted] = number
         return labels
-    if query.prediction is None:
+    if query.scores is None:
         return labels
-    all_maps = query.prediction.maps
-    names = [name for name in all_maps if name in numbers and is_present(session, query, name)]
+    all_maps = session.maps.read(query.key).probabilities
+    names = [name for name in all_maps if name in numbers and is_likely(session, query, name)]
     if not names:
         return labels
     maps = (resize_map(all_maps[name], size) for name in names)
@@ -69,36 +79,61 @@ def label_map(session: Session, query: StudioQuery, numbers: Mapping[str, int], 
     return absorb_fringes(make_label_map(maps, own, [numbers[name] for name in names]))
 
 
-FORMATS = {
-    "png": "Indexed PNG masks",
-    "coco": "COCO JSON",
-    "labelme": "LabelMe JSON",
-    "yolo": "YOLO segmentation",
-}
+@dataclass(frozen=True)
+class ClassResult:
+    """What was found of one class on one photo. Areas are in pixels of the photo itself."""
+
+    name: str
+    score: float | None  # None where the user painted
+    present: bool
+    area: int
+    share: float
+    objects: tuple[float, ...] | None  # the area of each single object; None if they were not asked for
 
 
-def export_masks(session: Session, format: str, folder: Path) -> Path:
-    """Write `masks-<format>.zip` into `folder`, with the label map of every photo that has one, at the photo's size."""
-    if format not in FORMATS:
-        raise EmatError(f"there is no format {format!r}; choose one of {', '.join(FORMATS.values())}")
-    with session.lock:
-        names = [shown.name for shown in session.classes]
-        predicted = [q for q in session.queries.values() if q.prediction is not None or q.corrected is not None]
-    if not predicted:
-        raise EmatError("there are no masks yet; drop photos in step 3 first")
-    numbers = {name: number for number, name in enumerate(names, start=1)}
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"masks-{format}.zip"
-    with tempfile.TemporaryDirectory(dir=folder) as scratch:
-        with open_writer(format, Path(scratch) / "out", names) as writer:
-            for query in predicted:
-                writer.write(query.photo.name, label_map(session, query, numbers, query.photo.size))
-        pack(Path(scratch) / "out", path)
-    return path
+def results(session: Session, query: StudioQuery, objects: bool) -> list[ClassResult]:
+    """Measure every class on one photo, with its single objects on demand."""
+    numbers = session.numbers
+    labels = label_map(session, query, numbers, query.photo.working)
+    scale = query.photo.size[0] * query.photo.size[1] / labels.size
+    found = []
+    for name, number in numbers.items():
+        mask = labels == number
+        apart = single_objects(session, query, name, mask) if objects else None
+        found.append(
+            ClassResult(
+                name,
+                None if query.corrected is not None or query.scores is None else query.scores.get(name),
+                bool(mask.any()),
+                round(int(mask.sum()) * scale),
+                float(mask.mean()),
+                None if apart is None else tuple(row.area * scale for row in apart.rows),
+            )
+        )
+    return found
 
 
-def pack(folder: Path, path: Path) -> None:
-    """Put all files below `folder` into a zip file, under names relative to `folder`."""
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        for file in sorted(each for each in folder.rglob("*") if each.is_file()):
-            archive.write(file, file.relative_to(folder).as_posix())
+def single_objects(session: Session, query: StudioQuery, name: str, mask: NDArray[np.bool_]) -> Instances:
+    """Return the single objects of a class in its mask (H, W), touching ones apart."""
+    kept = session.maps.read(query.key)
+    if query.corrected is not None or name not in kept.probabilities:
+        return measure(separate(mask), mask.astype(np.float32))
+    known = kept.objects.get(name)
+    if known is not None and known.shape != mask.shape:
+        resized = Image.fromarray(known).resize((mask.shape[1], mask.shape[0]), Image.Resampling.NEAREST)
+        known = np.array(resized, np.int32)
+    return measure(separate(mask, known), resize_map(kept.probabilities[name], mask.shape))
+
+
+def object_image(session: Session, query: StudioQuery, labels: LabelMap, numbers: Mapping[str, int]) -> "Labelled":
+    """Number the single objects of all classes (H, W) from 1 throughout; 0 is background."""
+    image = np.zeros(labels.shape, np.int32)
+    for name, number in numbers.items():
+        mask = labels == number
+        if mask.any():
+            apart = single_objects(session, query, name, mask).label_image
+            image = np.where(apart > 0, apart + image.max(), image)
+    return image
+
+
+Labelled = NDArray[np.int32]

@@ -1,82 +1,133 @@
-"""Serves the page on 127.0.0.1 only. It loads nothing from other servers, and uploads are deleted at the end."""
+"""Serves the page on 127.0.0.1 only. It loads nothing from other servers."""
 
-import os
+import socket
+import sys
 import tempfile
+import threading
+import time
+import webbrowser
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from emat.errors import EmatError
+from emat.files import emat_home
 from emat.inference.segmenter import Segmenter
 
-HOST = "127.0.0.1"
-MAX_FILE_SIZE = 200 * 1024 * 1024  # bytes of one uploaded file
+if TYPE_CHECKING:
+    import uvicorn
 
-# The browser itself refuses whatever is not served here. Gradio needs its inline scripts; its editor compiles some.
-POLICY = (
-    "default-src 'self' data: blob:; script-src 'self' 'unsafe-inline' 'unsafe-eval' blob:; "
-    "style-src 'self' 'unsafe-inline'; frame-ancestors 'none'; form-action 'none'; base-uri 'self'"
-)
+HOST = "127.0.0.1"
+FIRST_PORT = 7860
+PORTS = 100  # that are tried if none was asked for
+STARTING = 30  # seconds that the server may take
 
 
 @contextmanager
-def serving(segmenter: Segmenter, port: int | None = None, *, browser: bool = False) -> Iterator[str]:
-    """Serve the page and give its address; every new tab starts with a copy of `segmenter`."""
-    with tempfile.TemporaryDirectory(prefix="emat-studio-", ignore_cleanup_errors=True) as folder:
-        os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
-        os.environ["GRADIO_TEMP_DIR"] = folder  # uploads are deleted when the studio ends
-        _require_gradio()
-        from emat.studio.events import Studio
-        from emat.studio.page import STYLE, build_page, theme
-        from emat.studio.session import SharedMethods
+def serving(
+    segmenter: Segmenter, port: int | None = None, *, browser: bool = False, private: bool = False
+) -> Iterator[str]:
+    """Serve the page and give its address; every new tab starts with a copy of `segmenter`.
 
-        page = build_page()
-        with page.blocks:
-            Studio(page, SharedMethods(segmenter), Path(folder) / "downloads").connect()
+    Args:
+        segmenter: What new tabs start with.
+        port: The port; by default the first free one from 7860 on.
+        browser: Whether to open the page in the browser.
+        private: Whether to save nothing: all that was done is deleted when the studio ends. Otherwise sessions are
+            saved in `studio` in emat's home folder.
+
+    Raises:
+        EmatError: The port is taken, or the extra `studio` is not installed.
+    """
+    _require_extra()
+    import uvicorn
+
+    from emat.studio.acts import Studio
+    from emat.studio.clicks import Clicks
+    from emat.studio.routes import build_app
+    from emat.studio.security import Guard
+    from emat.studio.sessions import Sessions
+    from emat.studio.shared_methods import SharedMethods
+
+    with _listening(port) as listener, _folder(private) as folder:
+        port = int(listener.getsockname()[1])
+        sessions = Sessions(SharedMethods(segmenter), folder, private)
+        studio = Studio(sessions, Clicks())
+        server = uvicorn.Server(
+            uvicorn.Config(
+                Guard(build_app(studio), port),
+                log_level="error",
+                access_log=False,
+                server_header=False,
+                timeout_graceful_shutdown=2,
+            )
+        )
+        thread = threading.Thread(
+            target=server.run, kwargs={"sockets": [listener]}, name="emat studio server", daemon=True
+        )
+        thread.start()
         try:
-            _, address, _ = page.blocks.launch(
-                server_name=HOST, server_port=port, inbrowser=browser, prevent_thread_lock=True, quiet=True,
-                share=False, allowed_paths=[], max_file_size=MAX_FILE_SIZE, footer_links=[], ssr_mode=False, pwa=False,
-                mcp_server=False, enable_monitoring=False, theme=theme(), css_paths=STYLE,
-                app_kwargs={"middleware": _middleware()},
-            )  # fmt: skip
-        except OSError:  # Gradio's own words are about its own settings
-            which = "every port from 7860 on" if port is None else f"port {port}"
-            raise EmatError(f"{which} is taken; choose another with --port") from None
-        try:
+            _wait_until_started(server, thread)
+            address = f"http://{HOST}:{port}/"
+            if browser:
+                webbrowser.open(address)
             yield address
         finally:
-            page.blocks.close(verbose=False)
+            server.should_exit = True
+            thread.join(timeout=10)
+            sessions.close()
+            studio.clicks.close()
 
 
-def _require_gradio() -> None:
+@contextmanager
+def _listening(port: int | None) -> Iterator[socket.socket]:
+    with socket.socket() as listener:
+        if sys.platform != "win32":  # there, it would share a port that another server has
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        tried = range(FIRST_PORT, FIRST_PORT + PORTS) if port is None else [port]
+        for each in tried:
+            try:
+                listener.bind((HOST, each))
+                listener.listen(128)
+            except OSError:
+                continue
+            yield listener
+            return
+        which = f"every port from {FIRST_PORT} to {FIRST_PORT + PORTS - 1}" if port is None else f"port {port}"
+        raise EmatError(f"{which} is taken; choose another with --port")
+
+
+@contextmanager
+def _folder(private: bool) -> Iterator[Path]:
+    """The folder of the sessions, which only this user may read."""
+    if private:
+        with tempfile.TemporaryDirectory(prefix="emat-studio-", ignore_cleanup_errors=True) as folder:
+            yield Path(folder)
+        return
+    kept = emat_home() / "studio"
     try:
-        import gradio  # noqa: F401
+        kept.mkdir(mode=0o700, parents=True, exist_ok=True)
+        kept.chmod(0o700)
+    except OSError as error:
+        raise EmatError(
+            f"{kept} cannot be written: {error.strerror}; choose another folder by EMAT_HOME, or use --private"
+        ) from None
+    yield kept
+
+
+def _wait_until_started(server: "uvicorn.Server", thread: threading.Thread) -> None:
+    deadline = time.monotonic() + STARTING
+    while not server.started:
+        if not thread.is_alive() or time.monotonic() > deadline:
+            raise EmatError("the studio's server did not start; try another port with --port")
+        time.sleep(0.02)
+
+
+def _require_extra() -> None:
+    try:
+        import starlette  # noqa: F401
+        import uvicorn  # noqa: F401
     except ImportError as error:
-        if error.name not in (None, "gradio"):
-            raise
-        raise EmatError('the studio needs Gradio, which is not installed: pip install "emat[studio]"') from None
-
-
-def _middleware() -> list[Any]:
-    """Refuse requests to any other host name, and send the policy with every response."""
-    from starlette.datastructures import MutableHeaders
-    from starlette.middleware import Middleware
-    from starlette.middleware.trustedhost import TrustedHostMiddleware
-
-    class Policy:
-        def __init__(self, app: Any) -> None:
-            self.app = app
-
-        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-            async def send_with_policy(message: Any) -> None:
-                if message["type"] == "http.response.start":
-                    headers = MutableHeaders(scope=message)
-                    headers["Content-Security-Policy"] = POLICY
-                    headers["Referrer-Policy"] = "no-referrer"
-                await send(message)
-
-            await self.app(scope, receive, send_with_policy)
-
-    return [Middleware(TrustedHostMiddleware, allowed_hosts=[HOST, "localhost"]), Middleware(Policy)]
+        name = error.name or "starlette"
+        raise EmatError(f'the studio needs {name}, which is not installed: pip install "emat[studio]"') from None

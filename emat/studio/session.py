@@ -1,35 +1,25 @@
-"""What belongs to one tab of the browser, and the methods that all tabs share.
-
-A session lives in memory and is found by a random token that the tab keeps.
-"""
+"""What belongs to one tab of the browser. Photos, paint and probability maps are files in the session's folder."""
 
 import secrets
+import shutil
 import threading
-import time
-from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from emat.backbone.registry import find_backbone
-from emat.backbone.weights import find_weights
-from emat.errors import EmatError
-from emat.features import FeatureCache
-from emat.inference.example import Mask
-from emat.inference.fitted_file import read_fitted
-from emat.inference.prediction import Prediction
+import numpy as np
+
+from emat.files import whole_file
+from emat.inference.forecast import Forecast
 from emat.inference.segmenter import Segmenter
-from emat.methods.base import Method
 from emat.pictures.palette import COLOURS, colour_of
+from emat.studio.kept_maps import KeptMaps
+from emat.studio.paint import Paint, png_of, read_paint
 from emat.studio.photos import StudioPhoto
-from emat.tensor_files import digest
 
 MOST_CLASSES = len(COLOURS)  # each has a colour of its own
-MOST_PHOTOS = 100
-MOST_SESSIONS = 20
-IDLE_HOURS = 12
-FEATURE_BYTES = 1 << 30  # of features that are kept in memory for each method
-MOST_METHODS = 3  # that are kept for later tabs; a tab keeps the one that it uses
+MOST_PHOTOS = 1000
+MOST_DRAFTS = 200
 
 
 @dataclass(frozen=True)
@@ -46,138 +36,125 @@ class StudioClass:
 
 
 @dataclass(eq=False)
+class Draft:
+    """A photo that is being painted and is not an example yet."""
+
+    key: int
+    photo: StudioPhoto
+    sparse: bool = False  # whether only what is painted counts
+
+
+@dataclass(eq=False)
 class StudioQuery:
     """A photo in which the classes are to be found, with its prediction and its correction."""
 
     key: int
     photo: StudioPhoto
-    prediction: Prediction | None = None
+    scores: Mapping[str, float] | None = None  # None before it was predicted
+    peaks: Mapping[str, float] = field(default_factory=dict)  # highest probability of each class, see `search.peaks`
+    uncertainty: float = 0.0  # of the prediction, 0 to 1
     version: int = -1  # of the examples that the prediction comes from
-    corrected: Mapping[str, Mask] | None = None  # (h, w) of each class; what the user painted is final
+    corrected: tuple[str, ...] | None = None  # the classes that the user painted; what was painted is final
+    changes: int = 0  # of prediction or correction; part of the pictures' addresses, so that browsers fetch them anew
+
+
+@dataclass(eq=False)
+class SearchState:
+    """How far the search through the photos is."""
+
+    phase: str = "idle"  # "idle", "learning", "looking" or "stopped"
+    done: int = 0
+    count: int = 0
+    problem: str = ""  # a sentence about what ended it
 
 
 @dataclass(eq=False)
 class Session:
     """The state of one tab. Hold `lock` while you change it; `version` counts the changes of the examples."""
 
-    token: str
+    id: str
+    owner: str  # a hash of the cookie of the browser that it belongs to
+    folder: Path
     segmenter: Segmenter
     classes: list[StudioClass] = field(default_factory=list)
     thresholds: dict[str, float] = field(default_factory=dict)  # by class, where moved
-    drafts: list[StudioPhoto] = field(default_factory=list)  # example photos to paint; the first is in the editor
+    drafts: dict[int, Draft] = field(default_factory=dict)
     queries: dict[int, StudioQuery] = field(default_factory=dict)
-    correcting: int | None = None  # the query in the editor
-    unfilled: set[str] = field(default_factory=set)  # editors ("draft", "correction") that wait for their photo
-    brush: str | None = None  # the class that is painted
-    first_shown: int = 0  # the query at the top of the page of cards
+    forecast: Mapping[str, Forecast] = field(default_factory=dict)
+    forecast_version: int = -1  # of the examples that the forecast is about
+    search: SearchState = field(default_factory=SearchState)
     version: int = 0
-    next_key: int = 0
+    revision: int = 0  # counts every change that the page shows
+    next_key: int = 1
     lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
     used: float = 0.0
+    maps: KeptMaps = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.maps = KeptMaps(self.folder / "maps")
 
     @property
-    def colours(self) -> dict[str, tuple[int, int, int]]:
-        """The colour of each class by its name."""
-        return {shown.name: shown.colour for shown in self.classes}
+    def numbers(self) -> dict[str, int]:
+        """The number of each class by its name."""
+        return {shown.name: shown.number for shown in self.classes}
 
     def is_empty(self) -> bool:
         """Say whether nothing was done in this tab yet."""
         return not (self.classes or self.segmenter.examples_ or self.drafts or self.queries)
 
+    def changed(self) -> None:
+        """Note that the page has something new to show."""
+        with self.lock:
+            self.revision += 1
 
-class Sessions:
-    """The sessions of all tabs. `begin` makes the segmenter of a new one.
+    def new_key(self) -> int:
+        """Return a number that no photo of this session has had."""
+        with self.lock:
+            self.next_key += 1
+            return self.next_key - 1
 
-    When there are too many, those that were unused for the longest time are removed.
-    """
+    def photo_file(self, key: int) -> Path:
+        """The file in which a photo is kept."""
+        return self.folder / "photos" / f"{key}.png"
 
-    def __init__(self, begin: Callable[[], Segmenter], clock: Callable[[], float] = time.monotonic) -> None:
-        self._begin, self._clock = begin, clock
-        self._kept: OrderedDict[str, Session] = OrderedDict()  # idle longest first
-        self._lock = threading.Lock()
+    def paint(self, key: int, photo: StudioPhoto) -> Paint:
+        """Return the paint on a photo that was kept; nothing painted if none was."""
+        file = self._paint_file(key)
+        return read_paint(file.read_bytes(), photo) if file.is_file() else np.zeros(photo.working, np.uint8)
 
-    def open(self, token: str | None) -> Session:
-        """Return the session with this token, or a new session with a new token if there is none."""
-        session = self._use(token)
-        if session is not None:
-            return session
-        session = new_session(self._begin())
-        with self._lock:
-            session.used = self._clock()
-            self._kept[session.token] = session
-            while len(self._kept) > MOST_SESSIONS:
-                self._kept.popitem(last=False)
-        return session
+    def keep_paint(self, key: int, paint: Paint) -> None:
+        """Keep the paint on a photo."""
+        with whole_file(self._paint_file(key)) as unfinished:
+            unfinished.write_bytes(png_of(paint))
 
-    def find(self, token: str | None) -> Session:
-        """Return the session with this token; raise an `EmatError` if it is gone."""
-        session = self._use(token)
-        if session is None:
-            raise EmatError("this page was left for too long and its photos are gone; reload it to begin anew")
-        return session
+    def forget(self, key: int, photo: StudioPhoto) -> None:
+        """Delete the files of a photo."""
+        photo.remove()
+        self._paint_file(key).unlink(missing_ok=True)
+        self.maps.remove(key)
 
-    def _use(self, token: str | None) -> Session | None:
-        now = self._clock()
-        with self._lock:
-            while self._kept and now - next(iter(self._kept.values())).used > IDLE_HOURS * 3600:
-                self._kept.popitem(last=False)
-            session = self._kept.get(token) if token else None
-            if session is not None:
-                session.used = now
-                self._kept.move_to_end(session.token)
-            return session
+    def empty(self, segmenter: Segmenter) -> None:
+        """Remove everything that was done, from memory and from disk."""
+        with self.lock:
+            self.segmenter = segmenter
+            self.classes, self.thresholds = classes_of(segmenter), {}
+            self.drafts, self.queries = {}, {}
+            self.forecast, self.forecast_version = {}, -1
+            self.maps.clear()
+            self.version += 1
+            self.changed()
+            shutil.rmtree(self.folder, ignore_errors=True)
 
-
-def new_session(segmenter: Segmenter) -> Session:
-    """Make a session with the classes and examples of `segmenter`."""
-    classes = [StudioClass(name, number) for number, name in enumerate(segmenter.classes_, start=1)]
-    return Session(secrets.token_urlsafe(24), segmenter, classes, brush=classes[0].name if classes else None)
+    def _paint_file(self, key: int) -> Path:
+        return self.folder / "paint" / f"{key}.png"
 
 
-class SharedMethods:
-    """Makes the segmenters of tabs, which share methods and the features of photos. `start` is for new tabs."""
-
-    def __init__(self, start: Segmenter) -> None:
-        self._caches: OrderedDict[str, FeatureCache] = OrderedDict()
-        self._lock = threading.Lock()
-        self._start = self._sharing(start)
-
-    def begin(self) -> Segmenter:
-        """Return a segmenter for a new tab."""
-        return self._start.copy()
-
-    def open_file(self, path: Path) -> Segmenter:
-        """Load the fitted file that was dropped on the page; no weights are downloaded for it."""
-        try:
-            _refuse_absent(read_fitted(path).head.backbone, path.name)
-            return self._sharing(Segmenter.load(path, device=self._start.device))
-        except EmatError as error:
-            raise EmatError(str(error).replace(str(path), path.name)) from None
-
-    def _sharing(self, segmenter: Segmenter) -> Segmenter:
-        """Give the segmenter the method and cache of an earlier one if both methods are equal."""
-        key = _identity(segmenter.method)
-        with self._lock:
-            if key not in self._caches:
-                self._caches[key] = FeatureCache(segmenter.method, memory_bytes=FEATURE_BYTES)
-            self._caches.move_to_end(key)
-            while len(self._caches) > MOST_METHODS:
-                self._caches.popitem(last=False)
-            segmenter.cache = self._caches[key]
-        segmenter.method = segmenter.cache.method
-        return segmenter
+def new_session(segmenter: Segmenter, folder: Path, owner: str = "") -> Session:
+    """Make a session with the classes and examples of `segmenter`, whose files are in a new folder inside `folder`."""
+    id = secrets.token_hex(8)
+    return Session(id, owner, folder / id, segmenter, classes_of(segmenter))
 
 
-def _identity(method: Method) -> str:
-    thresholds = getattr(method, "thresholds", None)  # a method that learns does so for its own thresholds
-    return f"{method.name} {method.preparation} {thresholds} {digest(method.state_dict())}"
-
-
-def _refuse_absent(backbone: str, name: str) -> None:
-    spec = find_backbone(backbone)
-    for part in spec.parts or (spec,):
-        if find_weights(part) is None:
-            raise EmatError(
-                f"{name} was made with the backbone {part.name}, which is not on this machine; "
-                f"run `emat weights fetch {part.name}` first"
-            )
+def classes_of(segmenter: Segmenter) -> list[StudioClass]:
+    """The classes of a segmenter, numbered from 1."""
+    return [StudioClass(name, number) for number, name in enumerate(segmenter.classes_, start=1)]

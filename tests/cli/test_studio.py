@@ -13,7 +13,7 @@ import pytest
 
 from tests.cli.command import run
 
-needs_gradio = pytest.mark.skipif(importlib.util.find_spec("gradio") is None, reason="needs gradio")
+needs_extra = pytest.mark.skipif(importlib.util.find_spec("uvicorn") is None, reason="needs uvicorn")
 
 
 def test_help_shows_an_example(capsys: pytest.CaptureFixture[str]) -> None:
@@ -26,7 +26,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.Captur
     assert "pets.emat does not exist" in capsys.readouterr().err
 
 
-@needs_gradio
+@needs_extra
 def test_a_port_that_is_taken_is_named(tiny_head: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -36,22 +36,22 @@ def test_a_port_that_is_taken_is_named(tiny_head: Path, capsys: pytest.CaptureFi
     assert f"port {port} is taken; choose another with --port" in capsys.readouterr().err
 
 
-def test_without_gradio_the_extra_is_named(
+def test_without_the_server_the_extra_is_named(
     tiny_head: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "gradio", None)
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
     assert run("studio", "--no-browser", "--model", tiny_head) == 2
     assert 'pip install "emat[studio]"' in capsys.readouterr().err
 
 
-@needs_gradio
+@needs_extra
 @pytest.mark.skipif(sys.platform == "win32", reason="ends processes by signals")
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
 def test_it_serves_until_it_is_ended_and_leaves_nothing_behind(
     end: signal.Signals, tiny_head: Path, tmp_path: Path
 ) -> None:
-    command = [sys.executable, "-u", "-m", "emat", "studio", "--no-browser", "--model", str(tiny_head)]
-    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-u", "-m", "emat", "studio", "--no-browser", "--private", "--model", str(tiny_head)]
+    environment = {**os.environ, "TMPDIR": str(tmp_path), "EMAT_HOME": str(tmp_path / "home")}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as studio:
         assert studio.stdout is not None
         line = studio.stdout.readline()
@@ -65,3 +65,4 @@ def test_it_serves_until_it_is_ended_and_leaves_nothing_behind(
         finally:
             studio.kill()  # a test that fails must not wait for it
     assert not any(path.name.startswith("emat-studio-") for path in tmp_path.iterdir())
+    assert not (tmp_path / "home" / "studio").exists()

@@ -1,0 +1,162 @@
+"""What the buttons of the page do, by name. Each takes the session and the values that the page sent."""
+
+import ctypes
+import gc
+import shutil
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from emat.errors import EmatError
+from emat.studio import corrections, dropped, examples
+from emat.studio.clicks import Clicks
+from emat.studio.photos import safe_name
+from emat.studio.session import Session
+from emat.studio.sessions import Sessions
+
+Values = Mapping[str, Any]
+MOST_IN_A_DROP = 500  # files
+
+
+@dataclass(frozen=True)
+class Act:
+    """Something that a button does.
+
+    Attributes:
+        run: Does it; what it returns is sent to the page beside the session's new state.
+        searches: Whether photos have to be looked at afterwards.
+    """
+
+    run: "Callable[[Studio, Session, Values], dict[str, Any] | None]"
+    searches: bool = False
+
+
+class Studio:
+    """What all tabs share: the sessions and the answers to clicks."""
+
+    def __init__(self, sessions: Sessions, clicks: Clicks) -> None:
+        self.sessions, self.clicks = sessions, clicks
+
+    def act(self, session: Session, name: str, values: Values) -> dict[str, Any]:
+        """Do what a button says, and save the session.
+
+        Raises:
+            EmatError: There is no such button, or what it was to do is not possible.
+        """
+        act = ACTS.get(name)
+        if act is None:
+            raise EmatError("this button is not known; reload the page")
+        answer = act.run(self, session, values) or {}
+        if act.searches:
+            self.sessions.search(session).start()
+        self.sessions.save(session)
+        return answer
+
+    def upload(self, session: Session, data: bytes, name: str, to: str) -> None:
+        """Take a file: for step 2 into the tray until all of a drop are there, otherwise at once."""
+        if to == "photos":
+            examples.add_photo(session, data, name)
+            self.sessions.search(session).start()
+        elif to == "examples":
+            self._lay_down(session, data, name)
+        elif to == "fitted":
+            self._open_fitted(session, data, name)
+        else:
+            raise EmatError("a file goes to examples, photos or fitted; reload the page")
+        self.sessions.save(session)
+
+    def start_over(self, session: Session) -> None:
+        """Empty a session and give its memory back to the machine."""
+        self.sessions.search(session).stop()
+        session.empty(self.sessions.methods.begin())
+        self.sessions.methods.forget_features()
+        self.clicks.forget()
+        gc.collect()
+        if sys.platform == "linux":
+            # The C library keeps freed memory for later; other libraries than glibc have no such function.
+            trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+            if trim is not None:
+                trim(0)
+
+    def sort_drop(self, session: Session) -> dict[str, Any]:
+        """Make examples and drafts of the files in the tray."""
+        tray = session.folder / "tray"
+        files = sorted(tray.glob("*/*"), key=lambda path: int(path.parent.name)) if tray.is_dir() else []
+        before = len(session.drafts)
+        try:
+            problems = dropped.sort_drop(session, [(path.name, path) for path in files])
+        finally:
+            shutil.rmtree(tray, ignore_errors=True)
+        for draft in list(session.drafts.values())[before:]:
+            self.clicks.prepare(draft.photo)
+        return {"problems": problems}
+
+    def _lay_down(self, session: Session, data: bytes, name: str) -> None:
+        tray = session.folder / "tray"
+        key = session.new_key()
+        if tray.is_dir() and len(list(tray.iterdir())) >= MOST_IN_A_DROP:
+            raise EmatError(f"a drop has at most {MOST_IN_A_DROP} files; drop the others afterwards")
+        (tray / str(key)).mkdir(parents=True)
+        (tray / str(key) / safe_name(name)).write_bytes(data)
+
+    def _open_fitted(self, session: Session, data: bytes, name: str) -> None:
+        file = session.folder / "opened" / safe_name(name)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            file.write_bytes(data)
+            examples.take_over(session, self.sessions.methods.open_file(file))
+        finally:
+            shutil.rmtree(file.parent, ignore_errors=True)
+        self.sessions.search(session).start()
+
+
+def _edit(studio: Studio, session: Session, values: Values) -> dict[str, Any]:
+    draft = examples.edit_example(session, whole(values, "index"))
+    studio.clicks.prepare(draft.photo)
+    return {"draft": draft.key}
+
+
+ACTS: dict[str, Act] = {
+    "add-classes": Act(lambda _, session, values: examples.add_classes(session, text(values, "text"))),
+    "remove-class": Act(lambda _, session, values: examples.remove_class(session, whole(values, "number"))),
+    "sort-drop": Act(lambda studio, session, _: studio.sort_drop(session), searches=True),
+    "sparse": Act(
+        lambda _, session, values: examples.set_sparse(session, whole(values, "key"), values.get("value") is True)
+    ),
+    "skip-draft": Act(lambda _, session, values: examples.skip_draft(session, whole(values, "key"))),
+    "negative": Act(lambda _, session, values: examples.add_negative(session, whole(values, "key")), searches=True),
+    "edit-example": Act(_edit, searches=True),
+    "remove-example": Act(
+        lambda _, session, values: examples.remove_example(session, whole(values, "index")), searches=True
+    ),
+    "remove-photo": Act(lambda _, session, values: corrections.remove_photo(session, whole(values, "key"))),
+    "threshold": Act(
+        lambda _, session, values: corrections.set_threshold(session, whole(values, "number"), number(values, "value"))
+    ),
+    "demo": Act(lambda _, session, __: examples.start_demo(session), searches=True),
+    "stop": Act(lambda studio, session, _: studio.sessions.search(session).stop()),
+    "continue": Act(lambda *_: None, searches=True),
+    "start-over": Act(lambda studio, session, _: studio.start_over(session)),
+}
+
+
+def text(values: Values, name: str) -> str:
+    """Return a text that the page sent."""
+    value = values.get(name)
+    if not isinstance(value, str):
+        raise EmatError("the page sent a value that is not a text; reload it")
+    return value
+
+
+def number(values: Values, name: str) -> float:
+    """Return a number that the page sent."""
+    value = values.get(name)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not -1e9 < value < 1e9:
+        raise EmatError("the page sent a value that is not a number; reload it")
+    return float(value)
+
+
+def whole(values: Values, name: str) -> int:
+    """Return a whole number that the page sent."""
+    return int(number(values, name))

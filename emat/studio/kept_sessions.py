@@ -1,0 +1,154 @@
+"""Sessions on disk, so that a reload, a restart or a closed browser loses nothing.
+
+Each is a folder: `session.json`, the examples as a fitted file, and the photos, paint and probability maps that the
+session wrote there itself.
+"""
+
+import json
+import shutil
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from emat.errors import EmatError
+from emat.files import write_text
+from emat.inference.segmenter import Segmenter
+from emat.studio.photos import StudioPhoto
+from emat.studio.session import Draft, Session, StudioClass, StudioQuery
+
+FILE = "session.json"
+EXAMPLES = "examples.emat"
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class SavedSession:
+    """A session on disk, as the list of them shows it."""
+
+    id: str
+    classes: tuple[str, ...]
+    examples: int
+    photos: int
+    changed: float  # seconds since 1970
+
+
+def save_session(session: Session) -> None:
+    """Write a session to its folder. Examples are written by `save_examples`, which may take longer."""
+    with session.lock:
+        if session.is_empty():
+            return
+        content = {
+            "format": FORMAT,
+            "owner": session.owner,
+            "changed": time.time(),
+            "classes": [[shown.name, shown.number] for shown in session.classes],
+            "thresholds": session.thresholds,
+            "examples": len(session.segmenter.examples_),
+            "next_key": session.next_key,
+            "drafts": [{**_photo(draft.key, draft.photo), "sparse": draft.sparse} for draft in session.drafts.values()],
+            "queries": [
+                {
+                    **_photo(query.key, query.photo),
+                    "scores": query.scores,
+                    "peaks": dict(query.peaks),
+                    "uncertainty": query.uncertainty,
+                    "current": query.version == session.version,
+                    "corrected": query.corrected,
+                }
+                for query in session.queries.values()
+            ],
+        }
+    write_text(session.folder / FILE, json.dumps(content))
+
+
+def save_examples(session: Session) -> None:
+    """Write the examples of a session and what was learnt from them."""
+    file = session.folder / EXAMPLES
+    segmenter = session.segmenter
+    if segmenter.classes_:
+        segmenter.save(file)
+    else:
+        file.unlink(missing_ok=True)
+
+
+def load_session(folder: Path, begin: Callable[[], Segmenter], open_file: Callable[[Path], Segmenter]) -> Session:
+    """Read a session from its folder.
+
+    Args:
+        folder: The session's folder; its name is the session's id.
+        begin: Makes the segmenter of a session that has no examples.
+        open_file: Loads a fitted file.
+
+    Raises:
+        EmatError: The folder does not hold a session, or it is damaged.
+    """
+    content = _content(folder)
+    examples = folder / EXAMPLES
+    try:
+        session = Session(
+            folder.name, str(content["owner"]), folder, open_file(examples) if examples.is_file() else begin()
+        )
+        session.classes = [StudioClass(str(name), int(number)) for name, number in content["classes"]]
+        session.thresholds = {str(name): float(value) for name, value in content["thresholds"].items()}
+        session.next_key = int(content["next_key"])
+        for each in content["drafts"]:
+            draft = Draft(int(each["key"]), _photo_of(session, each), bool(each["sparse"]))
+            session.drafts[draft.key] = draft
+        for each in content["queries"]:
+            query = StudioQuery(int(each["key"]), _photo_of(session, each), each["scores"], each["peaks"])
+            query.uncertainty = float(each["uncertainty"])
+            query.version = session.version if each["current"] else -1
+            query.corrected = None if each["corrected"] is None else tuple(each["corrected"])
+            session.queries[query.key] = query
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise _damaged(folder) from None
+    return session
+
+
+def saved_sessions(folder: Path, owner: str) -> list[SavedSession]:
+    """List the sessions of one owner in a folder of sessions, the last changed first."""
+    found = []
+    for file in folder.glob(f"*/{FILE}"):
+        with suppress(EmatError, KeyError, TypeError, ValueError):  # a damaged one cannot be opened anyway
+            content = _content(file.parent)
+            if content["owner"] == owner:
+                classes = tuple(str(name) for name, _ in content["classes"])
+                photos = len(content["queries"])
+                changed = float(content["changed"])
+                found.append(SavedSession(file.parent.name, classes, int(content["examples"]), photos, changed))
+    return sorted(found, key=lambda saved: -saved.changed)
+
+
+def delete_session(folder: Path) -> None:
+    """Remove a session from disk."""
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _content(folder: Path) -> dict[str, Any]:
+    try:
+        content = json.loads((folder / FILE).read_bytes())
+    except (OSError, ValueError, RecursionError):
+        raise _damaged(folder) from None
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise _damaged(folder)
+    return content
+
+
+def _damaged(folder: Path) -> EmatError:
+    return EmatError(f"the saved session in {folder} cannot be read; delete that folder and begin anew")
+
+
+def _photo(key: int, photo: StudioPhoto) -> dict[str, Any]:
+    return {"key": key, "name": photo.name, "size": photo.size, "working": photo.working}
+
+
+def _photo_of(session: Session, content: dict[str, Any]) -> StudioPhoto:
+    height, width = (int(side) for side in content["size"])
+    rows, columns = (int(side) for side in content["working"])
+    file = session.photo_file(int(content["key"]))
+    if not file.is_file():
+        raise ValueError(file)
+    return StudioPhoto(str(content["name"]), (height, width), (rows, columns), file)

@@ -1,0 +1,241 @@
+// The page: it shows the session's state and sends what the user does. Everything that is computed is the server's.
+
+import {$, Problem, ask, dropZone, h, keyed, percent, say} from "/dom.js";
+import {Painting} from "/painting.js";
+import {Results} from "/results.js";
+
+const KEY = "emat-studio", AT_ONCE = 3, POLL = 400;
+let state = null, constants = null, polling = 0;
+
+const get = async path => (await ask(path)).json();
+const results = new Results({act, get, correct: photo => painting.correct(photo)});
+const painting = new Painting({act, show, path: path => `/api/${state.session}/${path}`, state: () => state, constants: () => constants});
+
+// ---- State
+
+function show(next) {
+  if (state && next.session === state.session && next.revision < state.revision) return;  // an older answer came late
+  state = next;
+  showClasses();
+  showDrafts();
+  showExamples();
+  showForecast();
+  results.show(state);
+  showExport();
+  $("#demo").hidden = !state.empty;
+  $("#start-over").hidden = state.empty;
+  if (!state.empty) $("#saved").hidden = true;
+  const busy = ["learning", "looking"].includes(state.search.phase);
+  clearTimeout(polling);
+  if (busy) polling = setTimeout(poll, POLL);
+}
+
+async function poll() {
+  try {
+    const next = await get(`/api/${state.session}/state?since=${state.revision}`);
+    if (next.unchanged) polling = setTimeout(poll, POLL);
+    else show(next);
+  } catch (error) {
+    complain(error);
+    if (error.status === 0) polling = setTimeout(poll, 5000);
+  }
+}
+
+// Do what a button says. Resolves to the answer, or to null after what went wrong was said.
+async function act(name, values = {}) {
+  try {
+    const {answer, state: next} = await (await ask(`/api/${state.session}/act/${name}`, {method: "POST", json: values})).json();
+    show(next);
+    for (const problem of answer.problems ?? []) say(problem, "problem");
+    return answer;
+  } catch (error) {
+    complain(error);
+    return null;
+  }
+}
+
+function complain(error) {
+  if (!(error instanceof Problem)) throw error;
+  say(error.message, "problem");
+}
+
+async function open(session) {
+  const answer = await (await ask("/api/session", {method: "POST", json: {session}})).json();
+  constants = answer;
+  sessionStorage.setItem(KEY, answer.session);  // belongs to this tab and outlives a reload
+  state = null;
+  showParts();
+  show(answer);
+  if (answer.empty && !answer.private) showSaved();
+}
+
+// ---- Earlier sessions
+
+async function showSaved() {
+  const saved = (await get("/api/saved")).filter(each => each.id !== state.session);
+  const box = $("#saved");
+  box.hidden = !saved.length;
+  const count = (number, word) => `${number} ${word}${number === 1 ? "" : "s"}`;
+  box.replaceChildren(h("h2", {}, "Continue where you left off"), h("ul", {}, saved.map(each => h("li", {},
+    h("button", {type: "button", class: "open-saved", onclick: () => open(each.id).catch(complain)},
+      h("b", {}, each.classes.join(", ") || "no class yet"),
+      h("span", {class: "quiet"}, `${count(each.examples, "example")}, ${count(each.photos, "photo")}, ${new Date(1000 * each.changed).toLocaleString()}`)),
+    h("button", {type: "button", class: "cross", title: "Delete for good", "aria-label": `Delete the session with ${each.classes.join(", ") || "no class"}`, onclick: async () => {
+      if (!confirm("Delete this session and its photos for good?")) return;
+      await ask(`/api/saved/${each.id}`, {method: "DELETE"}).catch(complain);
+      showSaved();
+    }}, "×")))));
+}
+
+// ---- Step 1
+
+function showClasses() {
+  const stamp = JSON.stringify(state.classes.map(each => [each.name, each.number]));
+  if ($("#classes").dataset.stamp === stamp) return;
+  $("#classes").dataset.stamp = stamp;
+  $("#classes").replaceChildren(state.classes.length ? h("ul", {class: "chips"}, state.classes.map(each =>
+    h("li", {class: "chip", style: {"--colour": each.colour}}, h("i"), h("span", {}, each.name),
+      h("button", {type: "button", class: "cross", "aria-label": `Remove ${each.name}`, title: `Remove ${each.name}`,
+        onclick: () => act("remove-class", {number: each.number})}, "×"))))
+    : h("p", {class: "empty"}, "No class yet. Name what you want to find, such as ", h("em", {}, "cat"), " or ", h("em", {}, "rust"), "."));
+}
+
+$("#class-form").addEventListener("submit", async event => {
+  event.preventDefault();
+  if (await act("add-classes", {text: $("#class-name").value})) $("#class-name").value = "";
+});
+
+// ---- Step 2
+
+function showDrafts() {
+  const box = $("#drafts");
+  if (!state.drafts.length) return box.replaceChildren();
+  if (!box.firstChild) box.append(h("p", {class: "quiet"}, "Waiting to be painted"), h("ul", {class: "cards small"}));
+  keyed(box.querySelector("ul"), state.drafts, draft => draft.key, draft => draft.name, draft => h("li", {class: "draft"},
+    h("button", {type: "button", class: "card", onclick: () => painting.draft(draft.key)},
+      h("img", {src: `/api/${state.session}/drafts/${draft.key}/photo.png`, alt: "", loading: "lazy"}),
+      h("span", {class: "card-text"}, h("b", {}, draft.name), h("span", {class: "quiet"}, "Paint"))),
+    h("button", {type: "button", class: "cross", "aria-label": `Skip ${draft.name}`, title: "Skip", onclick: () => act("skip-draft", {key: draft.key})}, "×")));
+}
+
+function showExamples() {
+  const box = $("#examples");
+  if (!state.examples.length) {
+    return box.replaceChildren(h("p", {class: "empty"}, "No example yet. Two or three photos of each class are a good beginning."));
+  }
+  if (!box.querySelector("ul")) box.replaceChildren(h("ul", {class: "cards small", "aria-label": "Examples"}));
+  const stamp = example => JSON.stringify([example, state.classes.map(each => [each.name, each.colour])]);
+  keyed(box.querySelector("ul"), state.examples, example => example.index, stamp, exampleCard);
+}
+
+function exampleCard(example) {
+  const shown = state.classes.filter(each => example.classes.includes(each.number));
+  const text = example.iou === null ? null : `left out: IoU ${example.iou.toFixed(2)}`;
+  return h("li", {class: example.worst ? "example worst" : "example"},
+    h("button", {type: "button", class: "card", title: "Edit this example", onclick: () => painting.example(example.index)},
+      h("img", {src: `/api/${state.session}/examples/${example.index}/small.jpg?${example.stamp}`, alt: ""}),
+      h("span", {class: "card-text"}, h("b", {}, example.name),
+        shown.length ? h("span", {class: "dots"}, shown.map(each => h("span", {style: {"--colour": each.colour}}, h("i"), each.name)))
+          : h("span", {class: "quiet"}, "none of the classes"),
+        example.sparse && h("span", {class: "quiet"}, "scribbles"),
+        text && h("span", {class: "iou"}, text), example.worst && h("span", {class: "mark"}, "agrees least: check its mask"))),
+    h("button", {type: "button", class: "cross", "aria-label": `Remove the example ${example.name}`, title: "Remove",
+      onclick: () => act("remove-example", {index: example.index})}, "×"));
+}
+
+function showForecast() {
+  const box = $("#forecast");
+  box.hidden = !state.forecast.length;
+  box.classList.toggle("stale", !state.forecastIsCurrent);
+  const colours = new Map(state.classes.map(each => [each.name, each.colour]));
+  const bar = (what, value, word) => h("div", {class: "expectation-bar"}, h("span", {}, what),
+    h("span", {class: "bar"}, h("i", {style: {width: `${100 * (value ?? 0)}%`}})),
+    h("b", {}, value === null ? word : `${percent(value)}, ${word}`));
+  $("#expectations").replaceChildren(...state.forecast.map(each => h("div", {class: "expectation", style: {"--colour": colours.get(each.name) ?? "gray"}},
+    h("h3", {}, h("i"), each.name), bar("Masks (IoU)", each.iou, each.word), bar("Presence", each.presence, each.presenceWord),
+    each.sentence && h("p", {class: "quiet"}, each.sentence))));
+}
+
+// ---- Files
+
+async function upload(files, to, progress) {
+  let done = 0, failed = 0;
+  const queue = [...files];
+  const work = async () => {
+    for (let file; (file = queue.shift());) {
+      progress.textContent = files.length > 1 ? `Reading ${done + 1} of ${files.length}` : `Reading ${file.name}`;
+      try {
+        const answer = await ask(`/api/${state.session}/upload?to=${to}&name=${encodeURIComponent(file.name)}`, {method: "POST", body: file});
+        show((await answer.json()).state);
+      } catch (error) {
+        failed++;
+        complain(error);
+        if (error.status === 0 || error.status === 410) queue.length = 0;
+      }
+      done++;
+    }
+  };
+  await Promise.all(Array.from({length: Math.min(AT_ONCE, files.length)}, work));
+  progress.textContent = "";
+  return failed < files.length;
+}
+
+dropZone($("#draft-files"), async files => {
+  const fitted = files.find(file => file.name.endsWith(".emat"));
+  if (fitted) return upload([fitted], "fitted", $("#draft-progress"));
+  const before = new Set(state.drafts.map(draft => draft.key));
+  if (!await upload(files, "examples", $("#draft-progress"))) return;
+  await act("sort-drop");
+  const first = state.drafts.find(draft => !before.has(draft.key));
+  if (first && state.classes.length) painting.draft(first.key);
+  else if (first) { say("Name at least one class in step 1, then choose the photo to paint it."); $("#class-name").focus(); }
+});
+dropZone($("#photo-files"), files => upload(files, "photos", $("#photo-progress")));
+$("#open-file").addEventListener("click", () => $("#fitted-file").click());
+$("#fitted-file").addEventListener("change", event => { const files = [...event.target.files]; event.target.value = ""; upload(files, "fitted", $("#draft-progress")); });
+// A file that misses the zones must not replace the page.
+for (const name of ["dragover", "drop"]) document.addEventListener(name, event => event.preventDefault());
+
+// ---- Step 4
+
+function showParts() {
+  $("#parts").replaceChildren($("#parts legend"), ...Object.entries(constants.parts).map(([part, text]) =>
+    h("label", {}, h("input", {type: "checkbox", name: "part", value: part, checked: ["png", "scores", "objects"].includes(part), onchange: showExport}), text)));
+}
+
+function showExport() {
+  const parts = chosenParts();
+  disable($("#export"), state.cannotExport || (parts.length ? "" : "Choose what to put into the zip file"));
+  disable($("#save"), state.cannotSave);
+}
+
+// A button that cannot be used says why, to the mouse and to screen readers; it stays in the order of focus for that.
+function disable(button, reason) {
+  button.setAttribute("aria-disabled", String(Boolean(reason)));
+  button.title = reason;
+}
+
+function chosenParts() { return [...document.querySelectorAll("[name=part]:checked")].map(input => input.value); }
+
+async function download(button, parts) {
+  if (button.getAttribute("aria-disabled") === "true") return say(`${button.title}.`);
+  button.classList.add("busy");
+  try {
+    const {url, name} = await (await ask(`/api/${state.session}/export`, {method: "POST", json: {parts, objects: results.objects}})).json();
+    const link = h("a", {href: url, download: name});
+    document.body.append(link);
+    link.click();
+    link.remove();
+  } catch (error) {
+    complain(error);
+  } finally {
+    button.classList.remove("busy");
+  }
+}
+
+$("#export").addEventListener("click", event => download(event.currentTarget, chosenParts()));
+$("#save").addEventListener("click", event => download(event.currentTarget, ["emat"]));
+$("#demo").addEventListener("click", async event => { event.currentTarget.classList.add("busy"); await act("demo"); $("#demo").classList.remove("busy"); });
+$("#start-over").addEventListener("click", () => { if (confirm("Forget all classes, examples and photos of this tab?")) act("start-over"); });
+
+open(sessionStorage.getItem(KEY)).catch(complain);

@@ -1,0 +1,283 @@
+"""The addresses of the studio and what each answers. Work is done in threads, so that the page never waits for it."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.routing import Route
+
+from emat.errors import EmatError
+from emat.studio import pictures
+from emat.studio.acts import Studio, Values, number, whole
+from emat.studio.clicks import ABSENT
+from emat.studio.corrections import correct, find_query, shown_paint
+from emat.studio.examples import add_example, find_draft
+from emat.studio.export import PARTS, export
+from emat.studio.masks import results
+from emat.studio.paint import packed, read_paint
+from emat.studio.photos import StudioPhoto
+from emat.studio.security import BodyTooLarge
+from emat.studio.session import Session
+from emat.studio.sessions import NoSession, TooManyTabs, owner_of
+from emat.studio.state import state
+
+PAGE = Path(__file__).with_name("page")
+TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+KEPT = {"Cache-Control": "private, max-age=86400, immutable"}  # a changed picture has another address
+FRESH = {"Cache-Control": "no-store"}
+MOST_POINTS = 200
+
+Query = Mapping[str, str]
+Answer = Callable[[Studio, Session, Request, bytes], Response]
+
+
+def build_app(studio: Studio) -> Starlette:
+    """Make the application. `security.Guard` stands before it."""
+    return Starlette(
+        routes=[
+            Route("/", _page("index.html")),
+            *(Route(f"/{file.name}", _page(file.name)) for file in sorted(PAGE.iterdir()) if file.suffix in TYPES),
+            Route("/api/session", _open(studio), methods=["POST"]),
+            Route("/api/saved", _saved(studio), methods=["GET"]),
+            Route("/api/saved/{id}", _delete(studio), methods=["DELETE"]),
+            *(
+                Route(f"/api/{{id}}/{path}", _with_session(studio, answer), methods=[method])
+                for method, path, answer in ANSWERS
+            ),
+        ],
+        exception_handlers={
+            NoSession: _problem(410),
+            TooManyTabs: _problem(503),
+            EmatError: _problem(422),
+            BodyTooLarge: _problem(413, "this is larger than the studio takes; make it smaller"),
+            404: _problem(404, "there is nothing at this address"),
+            405: _problem(405, "this address does not answer such a request"),
+            500: _problem(500, "the studio failed at this, which is a mistake in it; its terminal says more"),
+        },
+    )
+
+
+def _problem(status: int, sentence: str | None = None) -> Any:
+    async def answer(_: Request, error: Exception) -> Response:
+        text = sentence or str(error)
+        return JSONResponse({"problem": text[:1].upper() + text[1:]}, status, FRESH)
+
+    return answer
+
+
+def _page(name: str) -> Any:
+    path = PAGE / name
+
+    async def answer(_: Request) -> Response:
+        return Response(path.read_bytes(), media_type=TYPES[path.suffix], headers={"Cache-Control": "no-cache"})
+
+    return answer
+
+
+def _open(studio: Studio) -> Any:
+    async def answer(request: Request) -> Response:
+        asked = _values(await request.body()).get("session")
+        owner = owner_of(request.scope["owner"])
+        session = await run_in_threadpool(studio.sessions.open, asked if isinstance(asked, str) else None, owner)
+        more = {
+            "canClick": studio.clicks.available(),
+            "whyNoClicks": ABSENT,
+            "parts": PARTS,
+            "private": studio.sessions.private,
+        }
+        return _json({**more, **state(session)})
+
+    return answer
+
+
+def _saved(studio: Studio) -> Any:
+    async def answer(request: Request) -> Response:
+        found = await run_in_threadpool(studio.sessions.saved, owner_of(request.scope["owner"]))
+        return _json([asdict(saved) for saved in found])
+
+    return answer
+
+
+def _delete(studio: Studio) -> Any:
+    async def answer(request: Request) -> Response:
+        owner = owner_of(request.scope["owner"])
+        await run_in_threadpool(studio.sessions.delete, request.path_params["id"], owner)
+        return _json({})
+
+    return answer
+
+
+def _with_session(studio: Studio, answer: Answer) -> Any:
+    """Find the session of a request, read the request and answer it in a thread."""
+
+    async def run(request: Request) -> Response:
+        session = studio.sessions.find(request.path_params["id"], owner_of(request.scope["owner"]))
+        try:
+            body = await request.body()
+        except ClientDisconnect:
+            return Response(status_code=400)
+        return await run_in_threadpool(answer, studio, session, request, body)
+
+    return run
+
+
+def _state(studio: Studio, session: Session, request: Request, _: bytes) -> Response:
+    if request.query_params.get("since") == str(session.revision):
+        return _json({"unchanged": True})
+    return _json(state(session))
+
+
+def _act(studio: Studio, session: Session, request: Request, body: bytes) -> Response:
+    answer = studio.act(session, request.path_params["act"], _values(body))
+    return _json({"answer": answer, "state": state(session)})
+
+
+def _upload(studio: Studio, session: Session, request: Request, body: bytes) -> Response:
+    studio.upload(session, body, request.query_params.get("name", "photo"), request.query_params.get("to", ""))
+    return _json({"state": state(session)})
+
+
+def _paint(studio: Studio, session: Session, request: Request, body: bytes) -> Response:
+    """Take the paint on a photo: to keep it, to make an example of it, or as a correction."""
+    key, photo = _photo(session, request)
+    paint = read_paint(body, photo)
+    then = request.query_params.get("then")
+    if then == "example":
+        add_example(session, key, paint)
+    elif then == "correct":
+        correct(session, key, paint)
+    elif then == "keep" and request.path_params["kind"] == "drafts":
+        session.keep_paint(key, paint)
+        return _json({})
+    else:
+        raise EmatError("paint is kept, or becomes an example or a correction; reload the page")
+    studio.sessions.search(session).start()
+    studio.sessions.save(session)
+    return _json({"state": state(session)})
+
+
+def _labels(studio: Studio, session: Session, request: Request, body: bytes) -> Response:
+    """Give the paint that the editor begins with."""
+    key, photo = _photo(session, request)
+    studio.clicks.prepare(photo)
+    is_draft = request.path_params["kind"] == "drafts"
+    paint = session.paint(key, photo) if is_draft else shown_paint(session, find_query(session, key))
+    return _bytes(packed(paint))
+
+
+def _ready(studio: Studio, session: Session, request: Request, body: bytes) -> Response:
+    photo = _photo(session, request)[1]
+    return _json({"ready": studio.clicks.is_ready(photo)})
+
+
+def _click(studio: Studio, session: Session, request: Request, body: bytes) -> Response:
+    photo = _photo(session, request)[1]
+    values = _values(body)
+    points = values.get("points", [])
+    if not isinstance(points, list) or len(points) > MOST_POINTS or not all(isinstance(each, dict) for each in points):
+        raise EmatError(f"clicks are a list of at most {MOST_POINTS} points; begin a new outline")
+    where = [(number(each, "x"), number(each, "y")) for each in points]
+    inside = [whole(each, "inside") for each in points]
+    box = values.get("box")
+    corners = None
+    if box is not None:
+        if not isinstance(box, dict):
+            raise EmatError("a box has a left, top, right and bottom; draw it again")
+        corners = (number(box, "left"), number(box, "top"), number(box, "right"), number(box, "bottom"))
+    return _bytes(packed(studio.clicks.mask(photo, where, inside, corners)))
+
+
+def _photo_file(_: Studio, session: Session, request: Request, __: bytes) -> Response:
+    return FileResponse(_photo(session, request)[1].file, media_type="image/png", headers=KEPT)
+
+
+def _small(_: Studio, session: Session, request: Request, __: bytes) -> Response:
+    query = find_query(session, _key(request))
+    return Response(pictures.small_picture(session, query), media_type="image/jpeg", headers=KEPT)
+
+
+def _large(_: Studio, session: Session, request: Request, __: bytes) -> Response:
+    query = find_query(session, _key(request))
+    picture = pictures.large_picture(session, query, request.query_params.get("objects") == "1")
+    return Response(picture, media_type="image/jpeg", headers=KEPT)
+
+
+def _example(_: Studio, session: Session, request: Request, __: bytes) -> Response:
+    picture = pictures.example_picture(session, _key(request))
+    return Response(picture, media_type="image/jpeg", headers=KEPT)
+
+
+def _result(_: Studio, session: Session, request: Request, __: bytes) -> Response:
+    query = find_query(session, _key(request))
+    return _json([asdict(row) for row in results(session, query, request.query_params.get("objects") == "1")])
+
+
+def _export(_: Studio, session: Session, request: Request, body: bytes) -> Response:
+    values = _values(body)
+    parts = values.get("parts")
+    if not isinstance(parts, list) or not all(isinstance(part, str) for part in parts):
+        raise EmatError("the page did not say what to export; reload it")
+    path = export(session, parts, session.folder / "downloads", objects=values.get("objects") is True)
+    return _json({"url": f"/api/{session.id}/download", "name": path.name})
+
+
+def _download(_: Studio, session: Session, request: Request, __: bytes) -> Response:
+    path = session.folder / "downloads" / "emat-results.zip"
+    if not path.is_file():
+        raise EmatError("there is nothing to download yet; choose Download results first")
+    return FileResponse(path, filename=path.name, headers=FRESH)
+
+
+# kind is "drafts" or "photos"
+ANSWERS: tuple[tuple[str, str, Answer], ...] = (
+    ("GET", "state", _state),
+    ("POST", "act/{act}", _act),
+    ("POST", "upload", _upload),
+    ("POST", "export", _export),
+    ("GET", "download", _download),
+    ("GET", "examples/{key:int}/small.jpg", _example),
+    ("GET", "photos/{key:int}/small.jpg", _small),
+    ("GET", "photos/{key:int}/large.jpg", _large),
+    ("GET", "photos/{key:int}/result", _result),
+    ("GET", "{kind}/{key:int}/photo.png", _photo_file),
+    ("GET", "{kind}/{key:int}/labels", _labels),
+    ("GET", "{kind}/{key:int}/ready", _ready),
+    ("POST", "{kind}/{key:int}/click", _click),
+    ("POST", "{kind}/{key:int}/paint", _paint),
+)
+
+
+def _photo(session: Session, request: Request) -> tuple[int, StudioPhoto]:
+    """The photo that an address names: one that is painted, or one that was looked at."""
+    key = _key(request)
+    if request.path_params["kind"] == "drafts":
+        return key, find_draft(session, key).photo
+    return key, find_query(session, key).photo
+
+
+def _key(request: Request) -> int:
+    return int(request.path_params["key"])
+
+
+def _values(body: bytes) -> Values:
+    try:
+        content = json.loads(body or b"{}")
+    except (ValueError, RecursionError):
+        raise EmatError("the page sent something that is not JSON; reload it") from None
+    if not isinstance(content, dict):
+        raise EmatError("the page sent something else than named values; reload it")
+    return content
+
+
+def _json(content: Any) -> Response:
+    return JSONResponse(content, headers=FRESH)
+
+
+def _bytes(content: bytes) -> Response:
+    return Response(content, media_type="application/octet-stream", headers=FRESH)

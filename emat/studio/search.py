@@ -1,0 +1,156 @@
+"""The search through the photos of a session, in a thread of its own: learn, forecast, predict one after the other."""
+
+import threading
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emat.errors import EmatError
+from emat.inference.prediction import Prediction, likely_classes
+from emat.studio.session import Session, StudioQuery
+
+FAINT = 0.05  # pixels below this probability are surely none of the class
+
+
+class Search:
+    """Keeps the predictions of a session up to date.
+
+    Args:
+        session: Whose photos are predicted.
+        kept: Called when the search has come to an end, to save the session.
+    """
+
+    def __init__(self, session: Session, kept: Callable[[], None] = lambda: None) -> None:
+        self.session, self._kept = session, kept
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._again = False
+        self._lock = threading.Lock()
+
+    def start(self) -> None:
+        """Begin, or note that there is more to do if it is running already."""
+        with self._lock:
+            self._stop.clear()
+            self._again = True
+            if self._thread is None:
+                self._say("learning", 0, 0)  # at once, so that whoever asks for the state now knows to ask again
+                self._thread = threading.Thread(target=self._run, name="emat studio search", daemon=True)
+                self._thread.start()
+
+    def stop(self) -> None:
+        """End after the photo that is being looked at; `start` continues."""
+        self._stop.set()
+
+    def wait(self) -> None:
+        """Return when nothing is left to do or it was stopped."""
+        thread = self._thread
+        if thread is not None:
+            thread.join()
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                if not self._again:
+                    self._thread = None
+                    break
+                self._again = False
+            self._pass()
+        self._kept()
+
+    def _pass(self) -> None:
+        """Predict every photo that has no prediction from the present examples."""
+        session = self.session
+        try:
+            phase = self._predict_all()
+            problem = ""
+        except EmatError as error:
+            phase, problem = "idle", str(error)
+        with session.lock:
+            session.search.phase, session.search.problem = phase, problem
+            session.changed()
+
+    def _predict_all(self) -> str:
+        session = self.session
+        with session.lock:
+            version, segmenter = session.version, session.segmenter
+            stale = [query for query in session.queries.values() if query.version != version]
+        if not segmenter.classes_:
+            self._say("idle", 0, 0)
+            for query in stale:
+                query.scores, query.version = None, version
+            return "idle"
+        if session.forecast_version != version:
+            self._say("learning", 0, len(stale))
+            forecast = segmenter.forecast_  # learns, if the method does
+            with session.lock:
+                if session.version == version:
+                    session.forecast, session.forecast_version = forecast, version
+        for done, query in enumerate(stale):
+            if self._stop.is_set():
+                return "stopped"
+            if session.version != version:
+                return "looking"  # the examples changed; whoever changed them has started the search again
+            self._say("looking", done, len(stale))
+            if query.key in session.queries:
+                self._predict(query, version)
+        return "idle"
+
+    def _predict(self, query: StudioQuery, version: int) -> None:
+        session = self.session
+        prediction = session.segmenter.predict(query.photo.pixels)
+        with session.lock:
+            if session.version != version or query.key not in session.queries:
+                return
+            session.maps.write(query.key, prediction)
+            query.scores = {name: float(score) for name, score in prediction.scores.items()}
+            query.peaks = peaks(prediction)
+            query.uncertainty = uncertainty(prediction)
+            query.version = version
+            query.changes += 1
+
+    def _say(self, phase: str, done: int, count: int) -> None:
+        with self.session.lock:
+            state = self.session.search
+            state.phase, state.done, state.count, state.problem = phase, done, count, ""
+            self.session.changed()
+
+
+def peaks(prediction: Prediction) -> dict[str, float]:
+    """The highest probability of each class where it is the likeliest of those that are probably present.
+
+    At a mask threshold above it, the class has no pixel.
+    """
+    likely = likely_classes(prediction)
+    best: NDArray[np.float32] | None = None
+    for name in likely:
+        map_ = prediction.maps[name]
+        best = map_ if best is None else np.maximum(best, map_)
+    found = {}
+    for name, map_ in prediction.maps.items():
+        where = map_ if best is None else map_[map_ >= best]
+        found[name] = float(where.max(initial=0.0))
+    return found
+
+
+def uncertainty(prediction: Prediction) -> float:
+    """How unsure a prediction is, from 0 (sure) to 1: the less sure of presence and masks, for the worst class.
+
+    A score on its threshold says nothing about presence; neither does a probability on its threshold about a pixel.
+    Pixels are averaged where the class is conceivable at all, or a small object would never count.
+    """
+    worst = 0.0
+    for name, score in prediction.scores.items():
+        presence = _doubt(np.array(score), prediction.thresholds.presence)
+        worst = max(worst, float(presence))
+        conceivable = prediction.maps[name][prediction.maps[name] > FAINT]
+        if score >= prediction.thresholds.presence and conceivable.size:
+            worst = max(worst, float(_doubt(conceivable, prediction.thresholds.mask).mean()))
+    return worst
+
+
+def _doubt(probability: NDArray[np.floating], threshold: float) -> NDArray[np.floating]:
+    """1 on the threshold, falling to 0 at probability 0 and 1."""
+    below = probability / max(threshold, 1e-6)
+    above = (1 - probability) / max(1 - threshold, 1e-6)
+    return np.clip(np.minimum(below, above), 0, 1)

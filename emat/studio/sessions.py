@@ -1,0 +1,150 @@
+"""The sessions of all tabs: opened by their ids, held in memory while they are used, saved on disk."""
+
+import hashlib
+import re
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from emat.errors import EmatError
+from emat.studio.kept_sessions import (
+    FILE,
+    SavedSession,
+    delete_session,
+    load_session,
+    save_examples,
+    save_session,
+    saved_sessions,
+)
+from emat.studio.search import Search
+from emat.studio.session import Session, new_session
+from emat.studio.shared_methods import SharedMethods
+
+MOST_TABS = 50
+IDLE_HOURS = 12  # after which a session that is saved leaves the memory
+EMPTY_MINUTES = 10  # after which a tab in which nothing was done makes room for others
+ID = re.compile(r"[0-9a-f]{16}")
+
+
+class NoSession(EmatError):
+    """The session that a page asks for is not there."""
+
+
+class TooManyTabs(EmatError):
+    """There is no room for a further tab."""
+
+
+class Sessions:
+    """Opens, finds and saves the sessions of all tabs.
+
+    Nothing that was done is ever dropped to make room: a tab too many is refused.
+
+    Args:
+        methods: Makes the segmenters.
+        folder: Where sessions keep their files, a folder for each.
+        private: Whether nothing is to be saved for later.
+        clock: Tells the time in seconds.
+    """
+
+    def __init__(
+        self, methods: SharedMethods, folder: Path, private: bool, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.methods, self.folder, self.private = methods, folder, private
+        self._clock = clock
+        self._open: OrderedDict[str, tuple[Session, Search]] = OrderedDict()  # idle longest first
+        self._lock = threading.RLock()
+
+    def open(self, id: str | None, owner: str) -> Session:
+        """Return the session with this id, from memory or disk, or a new one if the browser has none of that id.
+
+        Raises:
+            TooManyTabs: There are as many sessions as there may be.
+        """
+        with self._lock:
+            with suppress(NoSession):
+                return self.find(id or "", owner)
+            self._make_room()
+            if id and self.is_saved(id, owner):
+                session = load_session(self.folder / id, self.methods.bare, self.methods.open_file)
+            else:
+                session = new_session(self.methods.begin(), self.folder, owner)
+            session.used = self._clock()
+            self._open[session.id] = (session, Search(session, lambda: self.save(session, examples=True)))
+        self.search(session).start()
+        return session
+
+    def find(self, id: str, owner: str) -> Session:
+        """Return a session that is open.
+
+        Raises:
+            NoSession: There is none of that id, or it belongs to another browser.
+        """
+        with self._lock:
+            session, _ = self._open.get(id, (None, None))
+            if session is None or session.owner != owner:
+                raise NoSession("this page was left for too long; reload it")
+            session.used = self._clock()
+            self._open.move_to_end(id)
+            return session
+
+    def search(self, session: Session) -> Search:
+        """The search through the photos of a session."""
+        return self._open[session.id][1]
+
+    def save(self, session: Session, examples: bool = False) -> None:
+        """Write a session to disk, unless the studio is private."""
+        if self.private or session.id not in self._open:
+            return
+        with suppress(EmatError):  # the disk may be full; the work goes on, in memory
+            if examples:
+                save_examples(session)
+            save_session(session)
+
+    def saved(self, owner: str) -> list[SavedSession]:
+        """The sessions on disk that belong to a browser."""
+        return [] if self.private else saved_sessions(self.folder, owner)
+
+    def is_saved(self, id: str, owner: str) -> bool:
+        """Whether a session of this id is on disk and belongs to this browser."""
+        return bool(ID.fullmatch(id)) and id in {saved.id for saved in self.saved(owner)}
+
+    def delete(self, id: str, owner: str) -> None:
+        """Remove a session from memory and disk."""
+        with self._lock:
+            session, search = self._open.get(id, (None, None))
+            if session is not None and search is not None and session.owner == owner:
+                search.stop()
+                del self._open[id]
+            elif not self.is_saved(id, owner):
+                raise NoSession("this session is gone already; reload the page")
+            delete_session(self.folder / id)
+
+    def close(self) -> None:
+        """Stop all searches and save all sessions."""
+        for _, search in self._open.values():
+            search.stop()
+        for session, search in list(self._open.values()):
+            search.wait()
+            self.save(session)
+
+    def _make_room(self) -> None:
+        """Let go of sessions that lose nothing by it; EmatError if there is still no room."""
+        now = self._clock()
+        for id, (session, _) in list(self._open.items()):
+            idle = now - session.used
+            is_kept = not self.private and (session.folder / FILE).is_file() and session.search.phase == "idle"
+            if (is_kept and idle > IDLE_HOURS * 3600) or (session.is_empty() and idle > EMPTY_MINUTES * 60):
+                del self._open[id]
+        if len(self._open) >= MOST_TABS:
+            raise TooManyTabs(
+                f"{MOST_TABS} tabs of the studio are in use, and a further one could cost one of them its work; "
+                "choose Start over in one that you no longer need, or restart the studio"
+            )
+
+
+def owner_of(cookie: str) -> str:
+    """What is saved of a browser's cookie: enough to know it again, not enough to use it."""
+    return hashlib.sha256(cookie.encode()).hexdigest()

@@ -1,0 +1,142 @@
+"""Classes, drafts and examples."""
+
+import importlib.util
+
+import numpy as np
+import pytest
+
+from emat.errors import EmatError
+from emat.inference.segmenter import Segmenter
+from emat.studio import examples
+from emat.studio.session import MOST_CLASSES, Session, new_session
+from tests.studio.conftest import BLUE, GREY, RED, left_half, look, png, show
+
+
+def test_classes_have_names_and_colours_of_their_own(session: Session) -> None:
+    examples.add_classes(session, " red ,blue;  big   cat\n")
+    assert list(session.numbers) == ["red", "blue", "big cat"]
+    examples.remove_class(session, session.numbers["red"])
+    kept = session.numbers["blue"]
+    examples.add_classes(session, "green")
+    assert session.numbers["blue"] == kept, "a colour stays when other classes come and go"
+    assert len(set(session.numbers.values())) == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [("Red", "already"), ("background", "without a class"), ("a" * 41, "too long"), ("a\x00b", "not printable")],
+)
+def test_names_that_cannot_be_are_refused(session_with_classes: Session, text: str, sentence: str) -> None:
+    with pytest.raises(EmatError, match=sentence):
+        examples.add_classes(session_with_classes, text)
+
+
+def test_there_are_as_many_classes_as_colours(session: Session) -> None:
+    with pytest.raises(EmatError, match=f"{MOST_CLASSES} classes"):
+        examples.add_classes(session, ",".join(f"class {number}" for number in range(MOST_CLASSES + 1)))
+    assert len(session.classes) == MOST_CLASSES
+
+
+def test_a_painted_photo_becomes_an_example_and_leaves_no_file(session_with_classes: Session) -> None:
+    session = session_with_classes
+    draft = examples.add_draft(session, png(RED, GREY), "a.png")
+    with pytest.raises(EmatError, match=r"no class is painted on a\.png yet"):
+        examples.add_example(session, draft.key, np.zeros((40, 60), np.uint8))
+    examples.add_example(session, draft.key, left_half())
+    assert session.segmenter.classes_ == ("red",)
+    assert session.drafts == {}
+    assert [path for path in session.folder.rglob("*") if path.is_file()] == []
+    with pytest.raises(EmatError, match="not waiting to be painted"):
+        examples.add_example(session, draft.key, left_half())
+
+
+def test_paint_that_is_kept_is_there_again_and_goes_with_its_class(session_with_classes: Session) -> None:
+    session = session_with_classes
+    draft = examples.add_draft(session, png(RED, GREY), "a.png")
+    session.keep_paint(draft.key, left_half(2))
+    np.testing.assert_array_equal(session.paint(draft.key, draft.photo), left_half(2))
+    examples.remove_class(session, 2)
+    assert not session.paint(draft.key, draft.photo).any(), "the next class of that number starts with nothing"
+
+
+def test_undecided_and_background_paint_reach_the_example(
+    tiny_head: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    session = new_session(Segmenter.load(tiny_head, learn=True), tmp_path_factory.mktemp("sessions"))
+    examples.add_classes(session, "red")
+    paint = left_half()
+    paint[:10], paint[:, 50:] = 255, 254
+    whole = examples.add_draft(session, png(RED, GREY), "whole.png")
+    examples.add_example(session, whole.key, paint)
+    scribbled = examples.add_draft(session, png(RED, GREY), "scribbled.png")
+    examples.set_sparse(session, scribbled.key, True)
+    examples.add_example(session, scribbled.key, paint)
+    first, second = (example.working for example in session.segmenter.examples_)
+    assert first is not None
+    assert second is not None
+    assert not first.sparse
+    assert second.sparse
+
+    def at(working: object, row: float, column: float) -> int:
+        mask = working.masks["red"]  # type: ignore[attr-defined]
+        return int(mask[int(row * mask.shape[0]), int(column * mask.shape[1])])
+
+    assert [at(first, 0.1, 0.2), at(first, 0.6, 0.2), at(first, 0.6, 0.7), at(first, 0.6, 0.95)] == [255, 1, 0, 0]
+    assert [at(second, 0.1, 0.2), at(second, 0.6, 0.2), at(second, 0.6, 0.7), at(second, 0.6, 0.95)] == [255, 1, 255, 0]
+
+
+def test_a_photo_without_the_classes_is_an_example_too(session_with_classes: Session) -> None:
+    session = session_with_classes
+    show(session, "a.png", RED, GREY)
+    draft = examples.add_draft(session, png(GREY), "none.png")
+    examples.add_negative(session, draft.key)
+    assert [example.classes for example in session.segmenter.examples_] == [("red",), ()]
+
+
+def test_an_example_goes_back_into_the_editor_with_its_paint(session_with_classes: Session) -> None:
+    session = session_with_classes
+    show(session, "a.png", RED, GREY)
+    draft = examples.edit_example(session, 0)
+    assert session.segmenter.examples_ == ()
+    assert draft.photo.name == "a.png"
+    np.testing.assert_array_equal(session.paint(draft.key, draft.photo), left_half())
+    with pytest.raises(EmatError, match="gone"):
+        examples.edit_example(session, 0)
+
+
+def test_a_class_with_examples_is_not_removed_by_a_slip(session_with_classes: Session) -> None:
+    show(session_with_classes, "a.png", RED, GREY)
+    with pytest.raises(EmatError, match="shown by 1 of your examples"):
+        examples.remove_class(session_with_classes, 1)
+    examples.remove_example(session_with_classes, 0)
+    examples.remove_class(session_with_classes, 1)
+    assert list(session_with_classes.numbers) == ["blue"]
+
+
+def test_a_bad_photo_is_named(session: Session) -> None:
+    with pytest.raises(EmatError, match=r"bad\.jpg"):
+        examples.add_photo(session, b"no", "bad.jpg")
+    for _ in range(2):
+        examples.add_photo(session, png(RED), "good.png")
+    assert [query.photo.name for query in session.queries.values()] == ["good.png", "good-2.png"]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("gradio") is None, reason="the photos come with gradio")
+def test_the_demonstration_is_one_click(session: Session) -> None:
+    assert session.is_empty()
+    examples.start_demo(session)
+    assert session.segmenter.classes_ == ("cheetah", "lion")
+    assert len(session.queries) == 3
+
+
+def test_a_fitted_file_takes_the_place_of_classes_and_examples(session_with_classes: Session) -> None:
+    other = new_session(session_with_classes.segmenter.copy(), session_with_classes.folder)
+    examples.add_classes(other, "blue")
+    show(other, "b.png", BLUE, GREY)
+    examples.add_photo(session_with_classes, png(BLUE, GREY), "c.png")
+    examples.take_over(session_with_classes, other.segmenter)
+    look(session_with_classes)
+    (query,) = session_with_classes.queries.values()
+    assert session_with_classes.numbers == {"blue": 1}
+    assert query.scores is not None
+    assert query.scores["blue"] > 0.9
