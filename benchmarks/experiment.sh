@@ -29,7 +29,7 @@ train() { # method, folder, tasks, options
 evaluate() { # method, fold
   local head=$RUNS/${1%-prior}-fold$2/last.safetensors
   if [[ $1 = emat* && -f $RUNS/further-fold$2/last.safetensors ]]; then head=$RUNS/further-fold$2/last.safetensors; fi
-  local which=(--model "$head" --method "$1" --size 320)
+  local which=(--model "$head" --method "$1" --size 384)
   if [ "$1" = prototype ]; then which=(--method prototype --size 400); fi
   emat eval "${which[@]}" "${DATA[@]}" --fold "$2" --way 2 --shot 1 --setting all --tasks "$TASKS" \
     -o "$RUNS/results/$1-fold$2.json"
