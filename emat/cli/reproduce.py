@@ -50,6 +50,9 @@ class ReproduceOptions:
     ] = None
     only: Only = None
     plan: Annotated[bool, typer.Option("--plan", help="Show what would be measured and how long it takes.")] = False
+    run: Annotated[
+        bool, typer.Option("--run/--no-run", help="Whether to measure what is missing, or to use only what is there.")
+    ] = True
     photos: Annotated[
         bool, typer.Option("--photos/--no-photos", help="Whether figures show photos of the data set.")
     ] = True
@@ -112,11 +115,13 @@ def _reproduce(dataset: str, options: ReproduceOptions, more: list[str]) -> None
     tasks = open_tasks(
         dataset, options.data, options.masks, options.lists, options.tasks, lambda names: _follow(names, "masks read")
     )
-    plan = make_plan(parts, given or models_here(dataset, tasks.folds), tasks, out, options.device)
+    models = given or models_here(dataset, tasks.folds)
+    plan = make_plan(parts, models, tasks, out, options.device, estimate=options.run)
     _show(plan, [part.name for part in parts])
     if options.plan:
         return
-    measure(plan, options.cache, lambda work: _follow(work, "queries answered"))
+    if options.run:
+        measure(plan, options.cache, lambda work: _follow(work, "queries answered"))
     written = write_paper(parts, plan, out, photos=options.photos, watch=_watch_costs)
     for figure in written.figures:
         if figure.reason is not None:
@@ -155,6 +160,8 @@ def _work(each: Pass) -> str:
     return (
         f"{work.tasks} tasks in one pass, of which {work.shared_tasks} differ: {work.images} photos to encode, "
         f"{work.pairs} pairs to compare (of {work.pairs_apart}), about {_time(each.seconds)}"
+        if each.seconds
+        else f"{work.tasks} tasks are not measured"
     )
 
 

@@ -38,7 +38,10 @@ def test_a_plan_is_shown_run_once_and_found_again(
     words += ["--models", *models]
     assert run(*words, "--plan") == 0
     assert "tasks in one pass" in capsys.readouterr().out
-    assert not (tmp_path / "paper").exists()
+    assert not out.exists()
+    assert run(*words, "--no-run") == 0
+    assert "12 tasks are not measured" in capsys.readouterr().out
+    assert not list(out.glob("results/*.json"))
     assert run(*words) == 0
     assert "index.html: 1 tables and 0 figures" in capsys.readouterr().out
     assert "| CST* | paper | 0.37 | 80.58 |" in (tmp_path / "paper" / "tables.md").read_text()

@@ -30,11 +30,13 @@ class Ledger:
         folder: The folder of the results files.
         tasks: The tasks of the data set.
         methods: The methods of each fold, by the label of their model.
+        needs: What results are looked for.
     """
 
     folder: Path
     tasks: PaperTasks
     methods: Mapping[str, Mapping[int, EvaluatedMethod]]
+    needs: tuple[Need, ...]
     _outcomes: dict[CellKey, list[TaskOutcome]] = field(default_factory=dict)
     _summaries: dict[tuple[str, Need], list[Summary]] = field(default_factory=dict)
 
@@ -46,7 +48,7 @@ class Ledger:
             content = read_results(path)
             paper = content.get("thresholds") == asdict(PAPER_THRESHOLDS)
             changed = content.get("refine") or content.get("only_segment") or content.get("options", {}).get("learn")
-            if not paper or changed or content.get("data_state") != self.tasks.state:
+            if not paper or changed or not self._of_these_photos(content):
                 continue
             for cell, rows in zip(content["cells"], content["outcomes"], strict=True):
                 method = content["methods"][str(cell["fold"])]
@@ -86,6 +88,20 @@ class Ledger:
         """Return the mean over the folds; None if it was not measured."""
         found = self.summaries(label, need)
         return found[-1] if found else None
+
+    def _of_these_photos(self, content: Mapping[str, Any]) -> bool:
+        """Whether results are of the photos and masks as they are now.
+
+        A run for the paper records the state of the whole data set, `emat eval` that of its tasks' photos.
+        """
+        if content.get("data_state") == self.tasks.state:
+            return True
+        known = {each.digest: each for need in self.needs for each in self.tasks.measured(need)}
+        if any(cell["digest"] not in known for cell in content["cells"]):
+            return False
+        tasks = [task for cell in content["cells"] for task in known[cell["digest"]].tasks]
+        photos = {name for task in tasks for name in task.photos}
+        return content.get("data_state") == self.tasks.dataset.state(photos)
 
     def _key(self, label: str, configuration: Configuration) -> CellKey:
         evaluated = self.methods[label][configuration.fold]

@@ -42,7 +42,13 @@ class MeasuringPlan:
 
 
 def make_plan(
-    parts: Sequence[Part], models: Sequence[PaperModel], tasks: PaperTasks, folder: Path, device: str
+    parts: Sequence[Part],
+    models: Sequence[PaperModel],
+    tasks: PaperTasks,
+    folder: Path,
+    device: str,
+    *,
+    estimate: bool = True,
 ) -> MeasuringPlan:
     """Work out what has to be measured for these parts and is not yet in the folder's results.
 
@@ -52,6 +58,7 @@ def make_plan(
         tasks: The tasks of the data set.
         folder: The folder that the paper is written to.
         device: "auto", "cpu", "cuda" or "mps".
+        estimate: Whether to estimate the time, for which two queries of each model are answered.
     """
     methods: dict[str, dict[int, EvaluatedMethod]] = {}
     not_run: dict[str, str] = {}
@@ -64,13 +71,15 @@ def make_plan(
             reason = str(error)
         if reason is not None:
             not_run[model.label] = reason
-    ledger = Ledger(folder / RESULTS, tasks, methods)
+    needs = {label: needs_of(parts, label, list(methods)) for label in methods}
+    every = tuple(dict.fromkeys(need for some in needs.values() for need in some))
+    ledger = Ledger(folder / RESULTS, tasks, methods, every)
     ledger.read()
     passes = []
     for model in (each for each in models if each.label in methods):
-        missing = tuple(ledger.missing(model.label, needs_of(parts, model.label, list(methods))))
+        missing = tuple(ledger.missing(model.label, needs[model.label]))
         work = savings(missing) if missing else None
-        seconds = _estimate(methods[model.label], missing, work, tasks) if work else 0.0
+        seconds = _estimate(methods[model.label], missing, work, tasks) if work and estimate else 0.0
         passes.append(Pass(model, missing, work, seconds))
     tasks.areas.keep()
     return MeasuringPlan(ledger, tuple(passes), not_run)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from emat.reports.paper.cells import DIFFERENCE, HERE, INSIDE, NOT_RUN, PAPER, PaperTable
 from emat.reports.paper.gallery import PaperFigure
-from emat.reports.tables import ReportTable, TableEntry
+from emat.reports.tables import MISSING, ReportTable, TableEntry
 
 STYLE = """
 :root { --ink: #212529; --quiet: #6c757d; --rule: #dee2e6; --ours: #e6e6ff; --good: #2b8a3e; }
@@ -32,7 +32,8 @@ th.group { border-bottom: 1px solid var(--rule); text-align: center; }
 tr.first td { border-top: 1px solid var(--rule); }
 tr.ours td, tr.ours td:first-child { background: var(--ours); }
 tr.paper td { color: #495057; } tr.here-line td { font-weight: 600; } tr.difference td { color: var(--quiet); }
-td.inside { color: var(--good); } td.absent { color: var(--quiet); font-weight: 400; text-align: left; }
+td.inside { color: var(--good); } tbody td.absent { color: var(--quiet); font-weight: 400; }
+td[colspan].absent { text-align: left; }
 .note { font-size: .88rem; color: #495057; max-width: 60rem; margin: .45rem 0; }
 details { margin: .5rem 0; font-size: .88rem; } summary { cursor: pointer; color: #0b5394; }
 figure { margin: .25rem 0 0; } figure img { max-width: 100%; height: auto; }
@@ -111,6 +112,7 @@ def _cells(entries: Sequence[TableEntry], compares: bool) -> str:
     for position, entry in enumerate(entries):
         text = entry.text if entry.margin is None else f"{entry.text} ± {entry.margin:.1f}"
         kind = "line" if compares and position == 1 else "inside" if entry.text.endswith(f"({INSIDE})") else ""
+        kind = "absent" if entry.text in (NOT_RUN, MISSING) else kind
         found.append(f'<td class="{kind}">{escape(text)}</td>' if kind else f"<td>{escape(text)}</td>")
     return "".join(found)
 

@@ -158,6 +158,13 @@ def test_a_stopped_run_goes_on_where_it_stopped(
     assert seen[1] == seen[0] - 2
     need = THREE_SETTINGS[2]
     assert resumed.ledger.summaries("Prototype", need) == plan.ledger.summaries("Prototype", need)
+    # Results of `emat eval` name the state of the photos of their tasks.
+    (path,) = (tmp_path / "results").glob("*.json")
+    photos = {name for each in resumed.passes[0].configurations for task in each.tasks for name in task.photos}
+    for state, left in ((paper_tasks.dataset.state(photos), 0), ("of other photos", 12)):
+        path.write_text(re.sub(r'"data_state": "[^"]*"', f'"data_state": "{state}"', path.read_text()))
+        found = make_plan(parts, chosen, paper_tasks, tmp_path, "cpu", estimate=False)
+        assert len(found.passes[0].configurations) == left
 
 
 def test_results_of_changed_photos_are_not_used(
