@@ -47,7 +47,7 @@ class Backbone(nn.Module, ABC):
         """
         rows, columns = self.grid(pixels.shape[2], pixels.shape[3])
         tokens = self(pixels)[:, :, 1:]  # (B, C, T, d)
-        return [tokens.transpose(2, 3).reshape(len(tokens), -1, rows, columns)]
+        return [tokens.transpose(2, 3).reshape(tokens.shape[0], -1, rows, columns)]
 
     def encode_maps(self, pixels: Tensor) -> tuple[Tensor, ...]:
         """Compute, for checked pixels, what is worth keeping of a photo: here its tokens.

@@ -76,10 +76,10 @@ class ViT(Backbone):
         """Compute the tokens (B, heads * depth, 1 + T, width / heads)."""
         x = self.patch_embed["proj"](pixels)  # (B, width, h, w)
         grid = (x.shape[2], x.shape[3])
-        x = torch.cat([self.cls_token.expand(len(x), -1, -1), x.flatten(2).transpose(1, 2)], dim=1)
+        x = torch.cat([self.cls_token.expand(x.shape[0], -1, -1), x.flatten(2).transpose(1, 2)], dim=1)
         x = x + self._positions(grid)  # (B, 1 + T, width)
         if self.register_tokens is not None:  # they have no position
-            x = torch.cat([x[:, :1], self.register_tokens.expand(len(x), -1, -1), x[:, 1:]], dim=1)
+            x = torch.cat([x[:, :1], self.register_tokens.expand(x.shape[0], -1, -1), x[:, 1:]], dim=1)
         outputs = []
         for block in self.blocks:
             x = block(x)

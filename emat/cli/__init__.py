@@ -19,6 +19,8 @@ VERBS: dict[str, str] = {
     "demo": "Try emat on five photos; ends with a picture.",
     "fit": "Learn classes from a few masked photos; writes one file.",
     "predict": "Find those classes in photos: masks and scores, in many formats.",
+    "serve": "Answer predictions over HTTP, also for Label Studio.",
+    "export": "Write a fitted segmenter as one ONNX file.",
     "studio": "Paint examples and get masks on a web page on this machine.",
     "train": "Train a head on any data set with masks.",
     "tune": "Choose the thresholds of a trained head.",

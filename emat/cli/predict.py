@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -34,6 +34,7 @@ from emat.inference.prediction import Thresholds
 from emat.inference.segmenter import Segmenter
 from emat.inference.slides import SlidePrediction, is_slide, predict_slide
 from emat.progress import follow
+from emat.scale.ray_predict import RayOptions, predict_in_bulk
 
 NO_ARGS_IS_HELP = True
 SCORES_ALONE = "csv"  # the format that writes scores.csv and nothing else
@@ -51,7 +52,7 @@ class Skipped:
 def command(
     segmenter: Annotated[Path, typer.Argument(help="A file that `emat fit` wrote.")],
     photos: Annotated[list[str], typer.Argument(help="Photos, folders or patterns such as 'in/*.jpg'.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The folder for the results.")],
+    out: Annotated[str, typer.Option("--out", "-o", help="The folder for the results.")],
     format: Annotated[
         str, typer.Option(help=f"Formats, with commas between them: {', '.join((*WRITERS, SCORES_ALONE))}.")
     ] = "png",
@@ -79,6 +80,11 @@ def command(
     shapes: Shapes = None,
     tolerance: Tolerance = WriteOptions.tolerance,
     device: DeviceName = "auto",
+    engine: Annotated[
+        str, typer.Option(help="local, or ray: many workers, s3:// and gs://, rows as Parquet.")
+    ] = "local",
+    ray_address: Annotated[str | None, typer.Option(help="The Ray cluster. Default: one on this machine.")] = None,
+    ray_workers: Annotated[int | None, typer.Option(min=1, help="Number of workers. Default: one a core.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Find the classes of a fitted segmenter in photos.
@@ -88,9 +94,13 @@ def command(
 
     Example: emat predict pets.emat holiday/ -o masks --format png,overlay --refine auto
     """
+    if engine != "local" or ray_address is not None or ray_workers is not None:
+        _on_ray(segmenter, photos, out, engine, RayOptions(ray_address, ray_workers), as_json)
+        return
+    folder = Path(out)
     if pages not in (None, "all"):
         raise EmatError(f"--pages is {pages!r}; it must be all. Name a single page as in 'stack.tif[3]'")
-    files = find_photos(photos, leave_out=out, all_pages=pages == "all")
+    files = find_photos(photos, leave_out=folder, all_pages=pages == "all")
     formats = [name for name in read_formats(format, [SCORES_ALONE]) if name != SCORES_ALONE]
     options = WriteOptions(shapes, tolerance)
     way = refinement(refine)
@@ -118,18 +128,34 @@ def command(
     }
     run = hashlib.sha256(json.dumps(identity).encode()).hexdigest()
     scores, objects = ScoreTable(fitted.classes_), None if table is None else ObjectTable(size)
-    tables = [ResultTable(out / "scores.csv", scores.header, scores.key)]
+    tables = [ResultTable(folder / "scores.csv", scores.header, scores.key)]
     if table is not None and objects is not None:
         tables.append(ResultTable(table, objects.header, objects.key))
-    with open_writer(formats, out, fitted.classes_, options=options, run=run, tables=tables) as writer:
+    with open_writer(formats, folder, fitted.classes_, options=options, run=run, tables=tables) as writer:
         done = writer.done()
         if done and not as_json:
             typer.echo(f"continuing: {sum(photo.name in done for photo in files)} of {len(files)} photos are done")
         todo = [photo for photo in files if photo.name not in done]
         skipped = list(_predict(fitted, todo, writer, scores, objects, instances))
         scores.rows = list(writer.rows(scores.key))
-    _tell(files, skipped, scores, out, format, as_json)
+    _tell(files, skipped, scores, folder, format, as_json)
     if skipped:
+        raise typer.Exit(SOME_SKIPPED)
+
+
+def _on_ray(segmenter: Path, photos: list[str], out: str, engine: str, options: RayOptions, as_json: bool) -> None:
+    """Predict on Ray; thresholds and masks are those of the segmenter's file."""
+    if engine != "ray":
+        raise EmatError(f"--engine is {engine!r}; it must be local or ray, and --ray-address is for ray")
+    _load(segmenter, "cpu", None)  # says what is wrong with the file before a cluster is started
+    done = predict_in_bulk(segmenter, photos, out, options)
+    if as_json:
+        typer.echo(json.dumps(asdict(done)))
+    else:
+        before = f", {done.done_before} of them before" if done.done_before else ""
+        typer.echo(f"{done.photos - done.failed} of {done.photos} photos predicted{before}; rows in {out}/parts")
+    if done.failed:
+        typer.echo(f"{done.failed} cannot be read; their rows say why", err=True)
         raise typer.Exit(SOME_SKIPPED)
 
 

@@ -176,6 +176,11 @@ class Segmenter:
         return self._known.examples
 
     @property
+    def learnt_(self) -> Any | None:
+        """What the examples taught the method; None if the segmenter does not learn."""
+        return self._fitted().learn(self.method, self._features)
+
+    @property
     def forecast_(self) -> dict[str, Forecast]:
         """What to expect of each class on new photos; empty if the segmenter does not learn."""
         known = self._fitted()

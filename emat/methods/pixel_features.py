@@ -84,10 +84,16 @@ def pixel_features(photo: Pixels, backbone: Backbone, longest: int = WORKING_SID
     size = working_size((photo.shape[0], photo.shape[1]), longest)
     device = next(backbone.parameters()).device
     pixels = torch.from_numpy(resize_photo(photo, size)).to(device).permute(2, 0, 1) / 255  # (3, h, w)
+    return PixelFeatures(tuple(one[0].contiguous() for one in pixel_maps(pixels[None], backbone)))
+
+
+def pixel_maps(pixels: Tensor, backbone: Backbone) -> list[Tensor]:
+    """The maps of B photos of one size, each (B, features, h, w), from pixels (B, 3, H, W) in [0, 1]."""
     classical = classical_features(pixels)
     maps = [classical, _within_photo(classical)]
-    maps += [one / one.square().mean().sqrt().clamp_min(1e-6) for one in _backbone_maps(pixels, backbone)]
-    return PixelFeatures(tuple(one.contiguous() for one in maps))
+    for one in _backbone_maps(pixels, backbone):
+        maps.append(one / one.square().mean(dim=(1, 2, 3), keepdim=True).sqrt().clamp_min(1e-6))
+    return maps
 
 
 def _backbone_maps(pixels: Tensor, backbone: Backbone) -> list[Tensor]:
@@ -95,39 +101,41 @@ def _backbone_maps(pixels: Tensor, backbone: Backbone) -> list[Tensor]:
     if spec is None:
         raise EmatError("pixel features need a backbone from the registry, which knows how photos are prepared for it")
     multiple = spec.multiple
-    height, width = (max(1, round(side / multiple)) * multiple for side in pixels.shape[1:])
-    prepared = pixels[None]
-    if (height, width) != tuple(pixels.shape[1:]):
+    height, width = (max(1, round(side / multiple)) * multiple for side in pixels.shape[2:])
+    prepared = pixels
+    if (height, width) != tuple(pixels.shape[2:]):
         prepared = F.interpolate(prepared, (height, width), mode="bilinear", align_corners=False, antialias=True)
     mean, std = (pixels.new_tensor(values).view(3, 1, 1) for values in (spec.mean, spec.std))
-    return [one[0] for one in backbone.dense_maps((prepared - mean) / std)]
+    return backbone.dense_maps((prepared - mean) / std)
 
 
 def classical_features(pixels: Tensor) -> Tensor:
     """Compute colour, edges and blobs at several scales.
 
     Args:
-        pixels: (3, H, W) in [0, 1].
+        pixels: (..., 3, H, W) in [0, 1].
 
     Returns:
-        (31, H / 2, W / 2): colour, then for each scale the smoothed colour (3), the gradient's magnitude, the
+        (..., 31, H / 2, W / 2): colour, then for each scale the smoothed colour (3), the gradient's magnitude, the
         Laplacian, the larger and the smaller eigenvalue of the Hessian matrix. Derivatives are of the grey photo
         and multiplied by their scale once per order, which makes them comparable across scales.
     """
-    height, width = pixels.shape[1:]
+    height, width = pixels.shape[-2:]
     grey = pixels.new_tensor(GREY).view(3, 1, 1)
-    features = [F.avg_pool2d(pixels[None], STRIDE, ceil_mode=True)[0]]
+    features = [F.avg_pool2d(pixels, STRIDE, ceil_mode=True)]
     for scale in SCALES:
         down, across = _filters(height, scale, pixels.device), _filters(width, scale, pixels.device)
-        smooth = down[0] @ pixels  # (3, H / 2, W)
-        sloped, curved = down[1:] @ (pixels * grey).sum(dim=0)  # each (H / 2, W)
-        level = (smooth * grey).sum(dim=0)
+        smooth = down[0] @ pixels  # (..., 3, H / 2, W)
+        flat = (pixels * grey).sum(dim=-3)
+        sloped, curved = down[1] @ flat, down[2] @ flat  # each (..., H / 2, W)
+        level = (smooth * grey).sum(dim=-3)
         features.append(smooth @ across[0].T)
         dx, dxx = level @ across[1].T, level @ across[2].T
         dy, dxy, dyy = sloped @ across[0].T, sloped @ across[1].T, curved @ across[0].T
         middle, half = (dxx + dyy) / 2, (((dxx - dyy) / 2).square() + dxy.square()).sqrt()
-        features.append(torch.stack([(dx.square() + dy.square()).sqrt(), dxx + dyy, middle + half, middle - half]))
-    return torch.cat(features)
+        edges = [(dx.square() + dy.square()).sqrt(), dxx + dyy, middle + half, middle - half]
+        features.append(torch.stack(edges, dim=-3))
+    return torch.cat(features, dim=-3)
 
 
 @lru_cache(maxsize=64)
@@ -157,8 +165,8 @@ def _filters(length: int, scale: float, device: torch.device) -> Tensor:
 
 def _within_photo(features: Tensor) -> Tensor:
     """The same features relative to the photo's own mean and spread, which light and exposure do not change."""
-    values = features.flatten(1)
-    mean, spread = values.mean(dim=1)[:, None, None], values.std(dim=1)[:, None, None]
+    values = features.flatten(-2)
+    mean, spread = (each[..., None, None] for each in (values.mean(dim=-1), values.std(dim=-1)))
     return (features - mean) / (spread + LEAST_SPREAD)
 
 

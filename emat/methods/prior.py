@@ -90,13 +90,13 @@ class PriorMethod(CorrelationMethod):
         super().__init__(backbone, network, image_size)
         self.name = f"{network.method}-prior"
         assert backbone.spec is not None
-        self._prior_channels = prototype_channels(backbone.spec.name)
-        self._presence_rule = PRESENCE_RULES.get(backbone.spec.name, PrototypePresence())
+        self.prior_channels = prototype_channels(backbone.spec.name)
+        self.presence_rule = PRESENCE_RULES.get(backbone.spec.name, PrototypePresence())
 
     def encode_support(self, features: Features, mask: Tensor) -> SupportWithPrior:  # type: ignore[override]
         """Encode a support for the network, and average its tokens inside and outside of the mask."""
         encoding = super().encode_support(features, mask)
-        tokens = self.all_tokens(features)[self._prior_channels]
+        tokens = self.all_tokens(features)[self.prior_channels]
         found = make_prototypes(tokens, mask, self.backbone.grid(*features.size))
         return SupportWithPrior(encoding.cells, encoding.kept, encoding.kept_later, found.foreground, found.background)
 
@@ -104,7 +104,7 @@ class PriorMethod(CorrelationMethod):
         """Normalise the tokens of the query."""
         tokens = self.all_tokens(features)
         grid = self.backbone.grid(*features.size)
-        patches = F.normalize(tokens[self._prior_channels, 1:], dim=-1).unflatten(1, grid)
+        patches = F.normalize(tokens[self.prior_channels, 1:], dim=-1).unflatten(1, grid)
         return QueryWithPrior(self.network.encode_query(tokens[self.channels], grid), patches)
 
     def compare(  # type: ignore[override]
@@ -118,7 +118,7 @@ class PriorMethod(CorrelationMethod):
         ]
 
     def _with_prior(self, shot: ShotEvidence, patches: Tensor, prototypes: Prototypes) -> ShotEvidence:
-        prior = patch_evidence(patches, prototypes, self._presence_rule)
+        prior = patch_evidence(patches, prototypes, self.presence_rule)
         size = (shot.masks.shape[1], shot.masks.shape[2])
         upsampled = F.interpolate(prior.logits[None, None], size, mode="bilinear", align_corners=True)[0, 0]
         mask = _mean_logit(shot.masks[1] - shot.masks[0], upsampled)

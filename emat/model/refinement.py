@@ -8,7 +8,7 @@ With the attended values a (H channels) and the projected residual r (E channels
     f = W_1 y            z = y + W_2 relu(norm_f(f))
     out = norm_z(z)
 
-`_plain_refinement` is this formula, written with torch's own layers. It keeps some fourteen tensors of full size for
+`plain_refinement` is this formula, written with torch's own layers. It keeps some fourteen tensors of full size for
 the backward pass, which is fastest while a pair is small. `_ChunkedRefinement` computes the same for large pairs:
 the statistics of the six norms are the only steps that see all columns at once, so between two norms the work goes
 chunk by chunk through the processor's cache. It keeps nothing but a, r and the statistics; its backward pass computes
@@ -121,7 +121,7 @@ def refine_consuming(attended: Tensor, residual: Tensor, weights: RefinementWeig
         The layer's output (B, E, t_q, t_d).
     """
     if residual[0].nbytes <= SMALL_PAIR:
-        return _plain_refinement(attended.flatten(2), residual.flatten(2), weights).view(residual.shape)
+        return plain_refinement(attended.flatten(2), residual.flatten(2), weights).view(residual.shape)
     tensors = weights.tensors()
     if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (attended, residual, *tensors)):
         pairs = [_ChunkedRefinement.apply(a, r, *tensors) for a, r in zip(attended, residual, strict=True)]
@@ -132,7 +132,7 @@ def refine_consuming(attended: Tensor, residual: Tensor, weights: RefinementWeig
     return residual
 
 
-def _plain_refinement(a: Tensor, r: Tensor, weights: RefinementWeights) -> Tensor:
+def plain_refinement(a: Tensor, r: Tensor, weights: RefinementWeights) -> Tensor:
     """(B, H, N) and (B, E, N) -> (B, E, N)."""
 
     def norm(x: Tensor, affine: Affine) -> Tensor:

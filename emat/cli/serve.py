@@ -1,0 +1,60 @@
+"""`emat serve`: predictions over HTTP."""
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from emat.cli.options import DeviceName, HeadName
+from emat.errors import EmatError
+from emat.inference.segmenter import Segmenter
+from emat.scale.requests import MOST_BYTES, ServeOptions
+from emat.scale.serve import build_app, run_server
+
+
+def command(
+    segmenter: Annotated[
+        Path | None, typer.Argument(help="A file that `emat fit` wrote. Only Label Studio can start without one.")
+    ] = None,
+    host: Annotated[
+        str, typer.Option(help="The address to listen at. Any other than this machine's own needs --token.")
+    ] = ServeOptions.host,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 for any that is free.")] = 8000,
+    token: Annotated[
+        str | None, typer.Option(envvar="EMAT_TOKEN", help="What clients must send; better given in EMAT_TOKEN.")
+    ] = None,
+    workers: Annotated[
+        int, typer.Option(min=1, help="Processes that answer. With more than one, no examples are taken.")
+    ] = 1,
+    limit: Annotated[int, typer.Option(min=1, help="The largest request in MB.")] = MOST_BYTES // 2**20,
+    keep: Annotated[
+        Path | None, typer.Option(help="The .emat file that is written whenever an example was learnt.")
+    ] = None,
+    label_studio: Annotated[
+        bool, typer.Option("--label-studio", help="Also be an ML backend of Label Studio.")
+    ] = False,
+    model: HeadName = "default",
+    device: DeviceName = "auto",
+) -> None:
+    """Answer predictions over HTTP: POST /predict and /examples, GET /classes, /health, /metrics and /docs.
+
+    Ctrl+C or SIGTERM ends the server after what it has begun is answered.
+
+    Example: emat serve pets.emat --port 8000
+    """
+    options = ServeOptions(host, token, limit * 2**20, keep, workers == 1, label_studio)
+    if segmenter is None and not label_studio:
+        raise EmatError("say which segmenter is to be served, as in `emat serve pets.emat`")
+    if segmenter is not None and not segmenter.is_file():
+        raise EmatError(f"{segmenter} does not exist; make it with `emat fit EXAMPLES -o {segmenter}`")
+    if workers > 1 and keep is not None:
+        raise EmatError("--keep is for a server that learns; it has one worker")
+    if workers == 1:
+        loaded = Segmenter.load(segmenter or model, device=device)
+        if not loaded.classes_ and not label_studio:
+            raise EmatError(f"{segmenter} is a head without examples; teach it some with `emat fit`")
+        run_server(build_app(loaded, options), host, port, 1)
+        return
+    os.environ["EMAT_SERVED"] = options.as_environment(str(segmenter or model), device)
+    run_server("emat.scale.serve:app_from_environment", host, port, workers)

@@ -1,0 +1,262 @@
+"""Label Studio's ML-backend protocol on top of `emat serve`: masks as suggestions, submitted annotations as examples.
+
+Label Studio asks `POST /setup` when it is connected to the server, `POST /predict` with tasks as JSON for suggestions,
+and `POST /webhook` when somebody submits an annotation. A photo of a task is fetched from where the task says.
+"""
+
+import asyncio
+import base64
+import binascii
+import os
+import re
+import urllib.error
+import urllib.request
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote, urljoin, urlsplit
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emat import __version__
+from emat.errors import EmatError
+from emat.formats.regions import outline, trace_regions
+from emat.inference.example import Example
+from emat.inference.prediction import Prediction
+from emat.integrations.brush_runs import decode_brush, encode_brush
+from emat.scale.requests import json_of, json_response
+from emat.scale.serve import Served
+
+TIMEOUT = 30  # seconds for a photo
+TOLERANCE = 1.0  # pixels that polygons may be off
+BRUSH, POLYGON = "brushlabels", "polygonlabels"
+KINDS = {"BrushLabels": BRUSH, "PolygonLabels": POLYGON}
+LEARNT_FROM = ("ANNOTATION_CREATED", "ANNOTATION_UPDATED")
+
+
+@dataclass(frozen=True)
+class LabelConfig:
+    """What the labelling interface of a project says: which control draws masks, and where a task has its photo."""
+
+    from_name: str
+    to_name: str
+    kind: str  # of results, BRUSH or POLYGON
+    photo_key: str  # in the data of a task
+    labels: tuple[str, ...]
+
+    @classmethod
+    def read(cls, text: str) -> "LabelConfig":
+        """Read the XML of a labelling interface.
+
+        Raises:
+            EmatError: If it has no brush or polygon labels on an image.
+        """
+        if "<!DOCTYPE" in text or "<!ENTITY" in text:
+            raise EmatError("the labelling interface defines entities; remove its DOCTYPE")
+        try:
+            root = ElementTree.fromstring(text)
+        except ElementTree.ParseError as error:
+            raise EmatError(f"the labelling interface is not XML ({error})") from None
+        images = {each.get("name"): each.get("value", "").lstrip("$") for each in root.iter("Image")}
+        for tag, kind in KINDS.items():
+            for control in root.iter(tag):
+                if control.get("toName") in images:
+                    labels = tuple(each.get("value", "") for each in control.iter("Label"))
+                    to_name = control.get("toName", "")
+                    return cls(control.get("name", ""), to_name, kind, images[to_name], labels)
+        raise EmatError("the labelling interface has no BrushLabels or PolygonLabels for an Image; add one of them")
+
+
+class LabelStudioBackend:
+    """Answers the requests of one Label Studio.
+
+    Args:
+        served: The segmenter and its thread.
+    """
+
+    def __init__(self, served: Served) -> None:
+        self.served = served
+        self.address = os.environ.get("LABEL_STUDIO_URL", "")
+        self._key = os.environ.get("LABEL_STUDIO_API_KEY", "")
+
+    @property
+    def version(self) -> str:
+        """What suggestions are marked with; it changes with every example."""
+        return f"emat-{__version__}-{len(self.served.segmenter.examples_)}-examples"
+
+    def setup(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Check that the project's labelling interface can be used, and remember where its photos are."""
+        LabelConfig.read(str(request.get("schema", "")))
+        # What the user set by environment variables stays.
+        self.address = self.address or str(request.get("hostname") or "")
+        self._key = self._key or str(request.get("access_token") or "")
+        return {"model_version": self.version}
+
+    async def predict(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Give suggestions for tasks; none as long as there is no example."""
+        config = LabelConfig.read(str(request.get("label_config", "")))
+        results = []
+        for task in request.get("tasks", []):
+            if not self.served.segmenter.classes_:
+                results.append({"result": [], "score": 0.0, "model_version": self.version})
+                continue
+            photo = await asyncio.to_thread(self._photo, task, config)
+            prediction = await self.served.predict(photo)
+            found = results_of(prediction, config)
+            score = max((float(one["score"]) for one in found), default=0.0)
+            results.append({"result": found, "score": score, "model_version": self.version})
+        return {"results": results, "model_version": self.version}
+
+    async def webhook(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Learn from an annotation that was submitted or changed; a task's new annotation replaces its old one."""
+        if request.get("action") not in LEARNT_FROM:
+            return {"status": "nothing to do", "model_version": self.version}
+        config = LabelConfig.read(str(request.get("project", {}).get("label_config", "")))
+        task, annotation = request.get("task", {}), request.get("annotation", {})
+        masks = masks_of(annotation.get("result", []))
+        name = f"task {task.get('id')}"
+        photo = await asyncio.to_thread(self._photo, task, config)
+        await asyncio.to_thread(self.served.teach, Example(photo, masks, name=name), replaces=name)
+        return {"status": "learnt", "model_version": self.version}
+
+    def _photo(self, task: Mapping[str, Any], config: LabelConfig) -> bytes:
+        address = str(task.get("data", {}).get(config.photo_key, ""))
+        if not address:
+            raise EmatError(f"task {task.get('id')} has no {config.photo_key!r}; its data should name the photo there")
+        if address.startswith("data:"):
+            return _from_data_address(address)
+        return self._fetched(address)
+
+    def _fetched(self, address: str) -> bytes:
+        full = urljoin(self.address.rstrip("/") + "/", address) if self.address else address
+        if urlsplit(full).scheme not in ("http", "https"):
+            raise EmatError(
+                f"the photo {address} cannot be fetched; set LABEL_STUDIO_URL to the address of Label Studio"
+            )
+        request = urllib.request.Request(full)
+        # The key is for Label Studio alone, not for wherever else photos are.
+        if self._key and urlsplit(full).netloc == urlsplit(self.address).netloc:
+            request.add_header("Authorization", f"Token {self._key}")
+        most = self.served.options.most_bytes
+        try:
+            with urllib.request.build_opener(_SameHost()).open(request, timeout=TIMEOUT) as response:
+                content: bytes = response.read(most + 1)
+        except (OSError, ValueError) as error:
+            raise EmatError(f"the photo {address} cannot be fetched: {getattr(error, 'reason', error)}") from None
+        if len(content) > most:
+            raise EmatError(f"the photo {address} has more than {most // 2**20} MB")
+        return content
+
+
+class _SameHost(urllib.request.HTTPRedirectHandler):
+    """Takes the key away from a request that is sent on to another host, such as a store of files."""
+
+    def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
+        """Follow a redirection to http or https."""
+        following = super().redirect_request(req, fp, code, msg, headers, newurl)
+        if following is not None and urlsplit(newurl).netloc != urlsplit(req.full_url).netloc:
+            following.remove_header("Authorization")
+        return following
+
+
+def results_of(prediction: Prediction, config: LabelConfig) -> list[dict[str, Any]]:
+    """Return the classes that are present, and that the project knows, as results of a suggestion."""
+    height, width = prediction.photo.shape[:2]
+    found: list[dict[str, Any]] = []
+    for name, score, _ in prediction.found():
+        if config.labels and name not in config.labels:
+            continue
+        mask = prediction.mask(name)
+        if config.kind == BRUSH:
+            values: list[dict[str, Any]] = [{"format": "rle", "rle": encode_brush(mask), BRUSH: [name]}]
+        else:
+            scale = np.array([100 / width, 100 / height])
+            rings = [outline(region, TOLERANCE) * scale for region in trace_regions(mask)]
+            values = [{"points": ring.tolist(), "closed": True, POLYGON: [name]} for ring in rings]
+        for value in values:
+            found.append(
+                {
+                    "id": f"emat{len(found)}",
+                    "from_name": config.from_name,
+                    "to_name": config.to_name,
+                    "type": config.kind,
+                    "original_width": width,
+                    "original_height": height,
+                    "image_rotation": 0,
+                    "score": float(score),
+                    "value": value,
+                }
+            )
+    return found
+
+
+def masks_of(results: list[Mapping[str, Any]]) -> dict[str, NDArray[np.bool_]]:
+    """Return the mask of every class in an annotation's results; several results of a class are joined.
+
+    Raises:
+        EmatError: If a result cannot be read.
+    """
+    masks: dict[str, NDArray[np.bool_]] = {}
+    for result in results:
+        kind, value = str(result.get("type", "")), result.get("value", {})
+        labels = value.get(kind) or []
+        if kind not in (BRUSH, POLYGON, "rectanglelabels") or not labels:
+            continue
+        try:
+            size = (int(result["original_height"]), int(result["original_width"]))
+            mask = _mask_of(kind, value, size)
+        except (KeyError, TypeError, ValueError) as error:
+            raise EmatError(f"a {kind} of the annotation cannot be read ({error})") from None
+        for label in labels:
+            masks[str(label)] = masks.get(str(label), np.zeros(size, bool)) | mask
+    return masks
+
+
+def _mask_of(kind: str, value: Mapping[str, Any], size: tuple[int, int]) -> NDArray[np.bool_]:
+    height, width = size
+    if kind == BRUSH:
+        return decode_brush(value["rle"], size)
+    if kind == POLYGON:
+        corners: Any = [(float(x) * width / 100, float(y) * height / 100) for x, y in value["points"]]
+    else:
+        left, top = float(value["x"]) * width / 100, float(value["y"]) * height / 100
+        corners = (left, top, left + float(value["width"]) * width / 100, top + float(value["height"]) * height / 100)
+    photo = np.zeros((height, width, 3), np.uint8)
+    return np.asarray(Example(photo, {"drawn": corners}).read().masks["drawn"])
+
+
+def _from_data_address(address: str) -> bytes:
+    found = re.fullmatch(r"data:[\w/+.-]*(;base64)?,(.*)", address, re.DOTALL)
+    if found is None:
+        raise EmatError("the photo is a data address that cannot be read")
+    try:
+        return base64.b64decode(found[2], validate=True) if found[1] else unquote(found[2]).encode("latin-1")
+    except (binascii.Error, UnicodeEncodeError):
+        raise EmatError("the photo is a data address that cannot be read") from None
+
+
+def add_label_studio(app: Any, served: Served) -> LabelStudioBackend:
+    """Add the protocol's addresses to the application; `POST /predict` with JSON is handed over by the server."""
+    from fastapi import Request, Response
+
+    backend = LabelStudioBackend(served)
+    most = served.options.most_bytes
+
+    async def setup(request: Request) -> Response:
+        """Connect a project of Label Studio."""
+        return json_response(backend.setup(await json_of(request, most)))
+
+    async def webhook(request: Request) -> Response:
+        """Learn from a submitted annotation."""
+        return json_response(await backend.webhook(await json_of(request, most)), 201)
+
+    async def versions() -> Response:
+        """The version of the suggestions."""
+        return json_response({"versions": [backend.version]})
+
+    app.post("/setup")(setup)
+    app.post("/webhook", status_code=201)(webhook)
+    app.get("/versions")(versions)
+    return backend

@@ -1,0 +1,157 @@
+"""What a request to the server may be, and what is in it: host and token, size, the photo or the example of a form."""
+
+import base64
+import binascii
+import hmac
+import json
+from collections.abc import AsyncGenerator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from emat.errors import EmatError
+from emat.inference.example import Example
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+MOST_BYTES = 200 * 1024 * 1024  # of one request, as in the studio
+OPEN_TO_ALL = ("/health",)
+
+
+@dataclass(frozen=True)
+class ServeOptions:
+    """How a server behaves."""
+
+    host: str = "127.0.0.1"
+    token: str | None = None
+    most_bytes: int = MOST_BYTES
+    keep: Path | None = None  # the file that the segmenter is saved to after every new example
+    accepts_examples: bool = True
+    label_studio: bool = False
+
+    def __post_init__(self) -> None:
+        if self.host not in LOOPBACK and not self.token:
+            raise EmatError(
+                f"--host {self.host} lets other machines ask; give --token too, which they must then send as "
+                "'Authorization: Bearer TOKEN'"
+            )
+
+    def as_environment(self, source: str, device: str) -> str:
+        """Return what a process of its own needs to serve the segmenter `source`, as text."""
+        values = asdict(self) | {"keep": None, "source": source, "device": device}
+        return json.dumps(values)
+
+
+def refusal(request: Any, options: ServeOptions) -> Any | None:
+    """The response to a request that may not be answered; None if it may."""
+    if request.url.path in OPEN_TO_ALL:
+        return None
+    if options.token:
+        given = request.headers.get("authorization", "")
+        if not _is_token(given, options.token):
+            return said(401, "send the token as 'Authorization: Bearer TOKEN'", {"WWW-Authenticate": "Bearer"})
+    else:
+        host, origin = f"http://{request.headers.get('host', '')}", request.headers.get("origin")
+        if not _is_local(host) or (origin and not _is_local(origin)):
+            return said(403, "this server answers this machine alone; start it with --host and --token for others")
+    length = request.headers.get("content-length", "0")
+    if length.isdecimal() and int(length) > options.most_bytes:
+        return said(413, f"a request has at most {options.most_bytes // 2**20} MB")
+    return None
+
+
+def _is_token(given: str, token: str) -> bool:
+    """Whether the header has the token, as a bearer or as the password of a user, which Label Studio sends."""
+    kind, _, value = given.partition(" ")
+    if kind.lower() == "basic":
+        try:
+            value = base64.b64decode(value, validate=True).decode().partition(":")[2]
+        except (binascii.Error, UnicodeDecodeError):
+            return False
+    elif kind.lower() != "bearer":
+        return False
+    return hmac.compare_digest(value.encode(), token.encode())
+
+
+def _is_local(address: str) -> bool:
+    try:
+        return urlsplit(address).hostname in LOOPBACK
+    except ValueError:
+        return False
+
+
+async def photo_of(request: Any, most: int) -> bytes:
+    """The photo of a request of at most `most` bytes: its body, or the file `photo` of its form."""
+    if not request.headers.get("content-type", "").startswith("multipart/form-data"):
+        return await _body(request, most)
+    files = await _files(request, most)
+    if "photo" not in files:
+        raise EmatError("the form has no file called photo; send the photo under that name")
+    return files["photo"]
+
+
+async def example_of(request: Any, most: int) -> Example:
+    """The example in a form: the file `photo`, and a mask image under the name of each class."""
+    if not request.headers.get("content-type", "").startswith("multipart/form-data"):
+        raise EmatError("an example is a form (multipart/form-data): the file photo, and a mask image for each class")
+    files = await _files(request, most)
+    if "photo" not in files:
+        raise EmatError("the form has no file called photo; send the photo under that name")
+    photo = files.pop("photo")
+    return Example(photo, files, name="the example")
+
+
+async def _files(request: Any, most: int) -> dict[str, bytes]:
+    """The files of a form by name. The body is read within the limit first: a length may be false or not stated."""
+    from starlette.formparsers import MultiPartException, MultiPartParser
+
+    body = await _body(request, most)
+
+    async def stream() -> AsyncGenerator[bytes, None]:
+        yield body
+
+    try:
+        form = await MultiPartParser(request.headers, stream(), max_files=300, max_fields=300).parse()
+    except (MultiPartException, KeyError) as error:
+        raise EmatError(f"the form cannot be read ({error})") from None
+    try:
+        return {name: await value.read() for name, value in form.multi_items() if not isinstance(value, str)}
+    finally:
+        await form.close()
+
+
+async def _body(request: Any, most: int) -> bytes:
+    parts, size = [], 0
+    async for part in request.stream():
+        size += len(part)
+        if size > most:
+            raise EmatError(f"a request has at most {most // 2**20} MB")
+        parts.append(part)
+    if not size:
+        raise EmatError("there is no photo in the request; send one as the body or as the form's file photo")
+    return b"".join(parts)
+
+
+async def json_of(request: Any, most: int) -> dict[str, Any]:
+    """The JSON object that a request holds."""
+    try:
+        found = json.loads(await _body(request, most))
+    except ValueError as error:
+        raise EmatError(f"the request is not JSON ({error})") from None
+    if not isinstance(found, dict):
+        raise EmatError("the request is JSON, but not an object")
+    return found
+
+
+def json_response(value: Any, status: int = 200) -> Any:
+    """Return a response of JSON."""
+    from fastapi import Response
+
+    return Response(json.dumps(value), status, media_type="application/json")
+
+
+def said(status: int, sentence: str, headers: dict[str, str] | None = None) -> Any:
+    """Return a response that says what is wrong."""
+    from fastapi import Response
+
+    return Response(json.dumps({"error": sentence}), status, headers, "application/json")

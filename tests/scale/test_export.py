@@ -1,0 +1,182 @@
+"""Segmenters as ONNX graphs: the same answers as `predict`, in batches, without emat."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from emat import Example, Segmenter
+from emat.backbone.registry import find_backbone
+from emat.backbone.vit import ViT
+from emat.cli import main
+from emat.errors import EmatError
+from emat.images import resize_photo
+from emat.methods.base import Thresholds
+from emat.methods.registry import build_method
+from emat.methods.with_learner import LearningMethod
+from emat.model import Shape
+from emat.scale.graph import HeadGraph, SegmenterGraph
+from emat.scale.pillow_resize import PillowResize
+from tests.scale.conftest import photo_of
+
+SQUARE = {"square": (6, 4, 28, 24)}
+EXAMPLE_SCRIPT = Path(__file__).parents[2] / "benchmarks" / "onnx_example.py"
+
+
+@pytest.mark.parametrize(("size", "target"), [((48, 64), (20, 31)), ((30, 17), (64, 64)), ((40, 40), (40, 25))])
+def test_photos_are_resized_exactly_as_pillow_does(size: tuple[int, int], target: tuple[int, int]) -> None:
+    photo = np.random.default_rng(0).integers(0, 256, (*size, 3), dtype=np.uint8)
+    found = PillowResize(size, target)(torch.from_numpy(photo).permute(2, 0, 1)[None])
+    assert np.array_equal(found[0].permute(1, 2, 0).numpy(), resize_photo(photo, target))
+
+
+def tiny_dinov2(method: str, *, learns: bool = False) -> Segmenter:
+    """A method with random weights on a DINOv2 of two blocks, fitted with two examples."""
+    torch.manual_seed(0)
+    make = partial(ViT, 24, 2, 2, patch=14, pos_grid=5)
+    spec = replace(find_backbone("dinov2-s"), make=make, channels=4, width=12, image_size=56)
+    backbone = spec.build()
+    for value in backbone.state_dict().values():
+        value.normal_(0, 0.3)
+    shape = None if method == "prototype" else Shape(support_grid=12)
+    built = build_method(method, backbone, image_size=56, shape=shape).requires_grad_(False)
+    if learns:
+        built = LearningMethod(built)
+    return Segmenter(built, Thresholds()).fit([Example(photo_of(n), SQUARE) for n in (0, 1)])
+
+
+def assert_same_answers(graph: SegmenterGraph, segmenter: Segmenter) -> None:
+    photos = [photo_of(number) for number in range(3, 6)]
+    with torch.inference_mode():
+        scores, maps = graph(torch.from_numpy(np.stack(photos)))
+    for index, photo in enumerate(photos):
+        expected = segmenter.predict(photo)
+        np.testing.assert_allclose(scores[index], list(expected.scores.values()), atol=1e-5)
+        np.testing.assert_allclose(maps[index], np.stack(list(expected.maps.values())), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("method", "learns"),
+    [("emat", True), ("emat", False), ("emat-prior", True), ("emat-s", False), ("cst", False), ("prototype", True)],
+)
+def test_the_graph_of_every_method_it_takes_answers_as_predict(method: str, learns: bool) -> None:
+    segmenter = tiny_dinov2(method, learns=learns)
+    assert_same_answers(SegmenterGraph(segmenter, (48, 64)), segmenter)
+
+
+def test_the_graph_of_a_fitted_file_with_its_learner_answers_as_predict(fitted: Segmenter) -> None:
+    assert fitted.learnt_ is not None
+    assert_same_answers(SegmenterGraph(fitted, (48, 64)), fitted)
+
+
+def test_an_example_without_a_kept_token_gives_no_foreground(fitted: Segmenter) -> None:
+    segmenter = tiny_dinov2("emat-s")
+    mask = np.zeros((48, 64), bool)
+    mask[20, 31] = True  # between the points at which the grid looks
+    segmenter.fit([Example(photo_of(0), {"dot": mask})])
+    assert_same_answers(SegmenterGraph(segmenter, (48, 64)), segmenter)
+
+
+@pytest.mark.parametrize("method", ["emat", "emat-s", "cst"])
+def test_the_head_alone_answers_as_the_network(method: str) -> None:
+    graph = HeadGraph(tiny_dinov2(method).method)
+    query, support = torch.randn(3, 4, 17, 12), torch.randn(3, 4, 17, 12)
+    masks = torch.zeros(3, 56, 56)
+    masks[0, :20, :30] = 1
+    masks[1] = 1  # and the third is empty
+    with torch.inference_mode():
+        found = graph(query, support, masks)
+        out = graph.network(query, support, masks)
+    torch.testing.assert_close(found[0], out.masks, atol=1e-4, rtol=1e-4)
+    if out.presence is not None:
+        torch.testing.assert_close(found[1], out.presence, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [({"tiles": 2}, "tiles are cut"), ({"refine": "guided"}, "refinement looks at")],
+)
+def test_what_cannot_be_in_a_graph_is_refused_with_the_reason(
+    fitted: Segmenter, change: dict[str, Any], words: str
+) -> None:
+    for name, value in change.items():
+        setattr(fitted, name, value)
+    with pytest.raises(EmatError, match=words):
+        SegmenterGraph(fitted, (48, 64))
+
+
+def test_a_method_whose_steps_depend_on_values_is_refused() -> None:
+    with pytest.raises(EmatError, match="panet cannot be exported"):
+        SegmenterGraph(Segmenter(build_method("panet", find_backbone("resnet50").build())), (48, 64))
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Segmenter, Path]:
+    """A tiny DINOv2 with a learner, as a file."""
+    pytest.importorskip("onnx", reason="export needs the extra `export`")
+    pytest.importorskip("onnxruntime", reason="export needs the extra `export`")
+    from emat.scale.export import export_segmenter
+
+    segmenter = tiny_dinov2("emat", learns=True)
+    path = tmp_path_factory.mktemp("export") / "tiny.onnx"
+    written = export_segmenter(segmenter, path, (48, 64))
+    assert written.difference < 1e-4
+    assert written.inputs == {"photo": ["batch", 48, 64, 3]}
+    return segmenter, path
+
+
+def test_onnxruntime_answers_as_predict_in_any_batch(exported: tuple[Segmenter, Path]) -> None:
+    import onnxruntime
+
+    segmenter, path = exported
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    for numbers in ([7], [8, 9, 10]):
+        scores, maps = session.run(None, {"photo": np.stack([photo_of(number) for number in numbers])})
+        for index, number in enumerate(numbers):
+            expected = segmenter.predict(photo_of(number))
+            np.testing.assert_allclose(scores[index], list(expected.scores.values()), atol=1e-4)
+            np.testing.assert_allclose(maps[index], np.stack(list(expected.maps.values())), atol=1e-4)
+    metadata = session.get_modelmeta().custom_metadata_map
+    assert json.loads(metadata["classes"]) == ["square"]
+    assert float(metadata["mask_threshold"]) == segmenter.thresholds.mask
+
+
+def test_the_example_runs_it_without_torch_and_emat(exported: tuple[Segmenter, Path], tmp_path: Path) -> None:
+    segmenter, path = exported
+    Image.fromarray(photo_of(8)).save(tmp_path / "photo.png")
+    banned = "import sys; sys.modules['torch'] = sys.modules['emat'] = None; import runpy; "
+    code = f"{banned}runpy.run_path({str(EXAMPLE_SCRIPT)!r}, run_name='__main__')"
+    command = [sys.executable, "-c", code, str(path), str(tmp_path / "photo.png"), str(tmp_path / "labels.png")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "square" in done.stdout
+    labels = np.array(Image.open(tmp_path / "labels.png"))
+    expected = segmenter.predict(photo_of(8))
+    drawn = (expected.probability("square") >= 0.5) & (expected.scores["square"] >= 0.5)
+    assert (labels.astype(bool) == drawn).mean() > 0.999
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("default", "-o", "x.onnx"), "without examples"),
+        (("FILE", "-o", "x.onnx", "--size", "640"), "width and height"),
+        (("default", "-o", "x.onnx", "--head-only", "--size", "9x9"), "for a whole segmenter"),
+    ],
+)
+def test_what_the_user_can_fix_is_one_sentence(
+    words: tuple[str, ...], message: str, fitted_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["export", *(str(fitted_file) if word == "FILE" else word for word in words)])
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err
+    assert not Path("x.onnx").exists()

@@ -1,0 +1,144 @@
+"""Bulk prediction on a real Ray cluster of two workers. Skipped where Ray is not installed, as in CI.
+
+The tests start clusters, so they take minutes: run them with `pytest -m slow tests/scale/test_ray_predict.py`.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from PIL import Image
+
+from emat import Segmenter
+from emat.errors import EmatError
+from emat.formats.run_lengths import mask_of_counts, unpack
+from emat.scale.ray_predict import RayOptions, predict_in_bulk
+from tests.scale.conftest import photo_of
+
+pytest.importorskip("ray", reason="bulk prediction needs the extra `ray`, which is not part of `all`")
+parquet = pytest.importorskip("pyarrow.parquet", reason="bulk prediction needs the extra `ray`")
+
+PHOTOS = 60
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    folder = tmp_path / "photos"
+    (folder / "more").mkdir(parents=True)
+    for number in range(PHOTOS):
+        where = folder if number % 2 else folder / "more"
+        Image.fromarray(photo_of(number)).save(where / f"{number:03}.png")
+    (folder / "broken.jpg").write_bytes(b"nonsense")
+    (folder / ".hidden.png").write_bytes(b"nonsense")
+    return folder
+
+
+def rows_of(out: Path) -> list[dict[str, Any]]:
+    files = sorted((out / "parts").glob("[0-9]*.parquet"))
+    return [row for file in files for row in parquet.read_table(file).to_pylist()]
+
+
+def assert_complete(out: Path, photos: Path, fitted: Segmenter) -> None:
+    """Exactly one row for every photo and class, each what `predict` says."""
+    rows = rows_of(out)
+    paths = {str(path) for path in photos.rglob("*.png") if not path.name.startswith(".")}
+    found = [(row["path"], row["class"]) for row in rows]
+    expected = {(path, name) for path in paths for name in fitted.classes_} | {(str(photos / "broken.jpg"), None)}
+    assert len(found) == len(expected)
+    assert set(found) == expected
+    for row in rows:
+        if row["class"] is None:
+            assert "is not JPEG" in row["problem"]
+            continue
+        prediction = fitted.predict(row["path"])
+        assert row["score"] == pytest.approx(prediction.scores[row["class"]], abs=1e-6)
+        mask = mask_of_counts(unpack(row["counts"]), (row["height"], row["width"]))
+        assert np.array_equal(mask, prediction.mask(row["class"]))
+        assert row["present"] == (row["class"] in prediction.present)
+        assert row["area"] == mask.sum()
+
+
+def start(fitted_file: Path, photos: Path, out: Path) -> "subprocess.Popen[str]":
+    words = ["predict", fitted_file, photos, "-o", out, "--engine", "ray", "--ray-workers", "2", "--json"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "emat", *map(str, words)]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def wait_for_a_part(out: Path, job: "subprocess.Popen[str]") -> None:
+    deadline = time.monotonic() + 600
+    while not list((out / "parts").glob("[0-9]*.parquet")):
+        assert job.poll() is None, job.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.mark.slow
+def test_a_killed_worker_and_a_killed_driver_lose_nothing_and_double_nothing(
+    fitted_file: Path, fitted: Segmenter, photos: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    first = start(fitted_file, photos, out)
+    wait_for_a_part(out, first)
+    family = psutil.Process(first.pid).children(recursive=True)
+    first.send_signal(signal.SIGKILL)  # the driver
+    first.wait()
+    for process in family:  # the cluster that it had started on this machine
+        if process.is_running():
+            process.kill()
+    before = len(list((out / "parts").glob("[0-9]*.parquet")))
+    second = start(fitted_file, photos, out)
+    deadline = time.monotonic() + 600
+    while len(list((out / "parts").glob("[0-9]*.parquet"))) == before and second.poll() is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    workers = [
+        process
+        for process in psutil.Process(second.pid).children(recursive=True)
+        if process.name().startswith("ray::") and "MapWorker" in process.name()
+    ]
+    if workers:
+        workers[0].kill()
+    printed, problems = second.communicate(timeout=1200)
+    assert second.returncode == 3, problems  # one photo is broken
+    assert json.loads(printed.splitlines()[-1])["photos"] == PHOTOS + 1
+    assert_complete(out, photos, fitted)
+
+
+@pytest.mark.slow
+def test_a_finished_job_does_nothing_again_and_new_photos_are_added(
+    fitted_file: Path, fitted: Segmenter, photos: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    options = RayOptions(workers=2, batch=5)
+    done = predict_in_bulk(fitted_file, [str(photos)], str(out), options)
+    assert (done.photos, done.done_before, done.predicted, done.failed) == (PHOTOS + 1, 0, PHOTOS, 1)
+    assert_complete(out, photos, fitted)
+    again = predict_in_bulk(fitted_file, [str(photos)], str(out), options)
+    assert (again.done_before, again.predicted) == (PHOTOS + 1, 0)
+    Image.fromarray(photo_of(99)).save(photos / "new.png")
+    more = predict_in_bulk(fitted_file, [str(photos)], str(out), options)
+    assert (more.photos, more.predicted) == (PHOTOS + 2, 1)
+    assert_complete(out, photos, fitted)
+
+
+def test_the_output_of_another_segmenter_and_an_empty_folder_are_refused(
+    fitted_file: Path, tmp_path: Path, photos: Path
+) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(EmatError, match="no photos in"):
+        predict_in_bulk(fitted_file, [str(tmp_path / "empty")], str(tmp_path / "out"), RayOptions())
+    with pytest.raises(EmatError, match="does not exist"):
+        predict_in_bulk(fitted_file, [str(tmp_path / "absent")], str(tmp_path / "out"), RayOptions())
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "segmenter.sha256").write_text("0" * 64)
+    with pytest.raises(EmatError, match="another segmenter"):
+        predict_in_bulk(fitted_file, [str(photos)], str(tmp_path / "out"), RayOptions())

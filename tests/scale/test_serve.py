@@ -1,0 +1,222 @@
+"""The HTTP server: answers, refusals, examples, metrics, and the end of it."""
+
+import base64
+import io
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from emat import Segmenter
+from emat.cli import main
+from emat.errors import EmatError
+from emat.formats.run_lengths import mask_of_counts, unpack
+from emat.images import Pixels
+from emat.scale.batching import Batcher, Busy
+from emat.scale.requests import ServeOptions
+from tests.scale.conftest import photo_of
+
+pytest.importorskip("fastapi", reason="the server needs the extra `serve`")
+from fastapi.testclient import TestClient
+
+from emat.scale.serve import build_app
+
+
+def png(array: Pixels) -> bytes:
+    out = io.BytesIO()
+    Image.fromarray(array).save(out, "PNG")
+    return out.getvalue()
+
+
+@pytest.fixture
+def client(fitted: Segmenter) -> Iterator[TestClient]:
+    with TestClient(build_app(fitted), base_url="http://127.0.0.1:8000") as client:
+        yield client
+
+
+def test_a_photo_as_body_or_form_gets_what_predict_says(client: TestClient, fitted: Segmenter) -> None:
+    expected = fitted.predict(photo_of(5))
+    body = client.post("/predict", content=png(photo_of(5)), headers={"content-type": "image/png"})
+    form = client.post("/predict", files={"photo": ("a.png", png(photo_of(5)))})
+    assert body.status_code == form.status_code == 200
+    assert body.json() == form.json()
+    answer = body.json()
+    assert (answer["height"], answer["width"]) == (48, 64)
+    for entry in answer["classes"]:
+        assert entry["score"] == expected.scores[entry["name"]]
+        mask = mask_of_counts(unpack(entry["segmentation"]["counts"]), (48, 64))
+        assert np.array_equal(mask, expected.mask(entry["name"]))
+        assert entry["area"] == mask.sum()
+        assert entry["present"] == (entry["name"] in expected.present)
+
+
+def test_a_client_that_accepts_png_gets_the_label_map(client: TestClient, fitted: Segmenter) -> None:
+    response = client.post("/predict", content=png(photo_of(5)), headers={"accept": "image/png"})
+    assert response.headers["content-type"] == "image/png"
+    shown = Image.open(io.BytesIO(response.content))
+    assert shown.mode == "P"
+    assert np.array_equal(np.array(shown), fitted.predict(photo_of(5)).label_map)
+
+
+@pytest.mark.parametrize(
+    ("sent", "words"),
+    [
+        ({"content": b""}, "there is no photo"),
+        ({"content": b"nonsense"}, "is not JPEG"),
+        ({"files": {"picture": b"x"}}, "no file called photo"),
+        ({"content": b"x", "headers": {"content-type": "multipart/form-data"}}, "form cannot be read"),
+    ],
+)
+def test_what_cannot_be_read_is_one_sentence(client: TestClient, sent: dict[str, Any], words: str) -> None:
+    response = client.post("/predict", **sent)
+    assert response.status_code == 422
+    assert words in response.json()["error"]
+
+
+def test_an_example_is_learnt_and_kept(fitted: Segmenter, tmp_path: Path) -> None:
+    mask = np.zeros((48, 64), np.uint8)
+    mask[30:40, 40:60] = 255
+    options = ServeOptions(keep=tmp_path / "kept.emat")
+    with TestClient(build_app(fitted, options), base_url="http://localhost") as client:
+        files = {"photo": ("a.png", png(photo_of(9))), "bar": ("b.png", png(mask))}
+        response = client.post("/examples", files=files)
+        assert response.json()["classes"] == ["square", "corner", "bar"]
+        assert client.get("/classes").json()["examples"] == 4
+        names = [entry["name"] for entry in client.post("/predict", content=png(photo_of(9))).json()["classes"]]
+        assert names == ["square", "corner", "bar"]
+        small = client.post("/examples", files=files | {"bar": ("b.png", png(mask[:9]))})
+        assert "save the mask at the photo's size" in small.json()["error"]
+    assert Segmenter.load(tmp_path / "kept.emat").classes_ == ("square", "corner", "bar")
+    assert fitted.classes_ == ("square", "corner")
+
+
+def test_several_workers_take_no_examples(fitted: Segmenter) -> None:
+    with TestClient(build_app(fitted, ServeOptions(accepts_examples=False)), base_url="http://localhost") as client:
+        assert client.post("/examples").status_code == 409
+
+
+def test_health_metrics_and_description(client: TestClient) -> None:
+    client.post("/predict", content=png(photo_of(1)))
+    client.post("/predict", content=b"nonsense")
+    assert client.get("/health").json()["status"] == "ok"
+    text = client.get("/metrics").text
+    assert 'emat_requests_total{path="/predict",status="200"} 1' in text
+    assert 'emat_requests_total{path="/predict",status="422"} 1' in text
+    assert "emat_photos_total 2" in text
+    paths = client.get("/openapi.json").json()["paths"]
+    assert {"/predict", "/examples", "/classes", "/health", "/metrics"} <= set(paths)
+
+
+def test_without_a_token_only_this_machine_is_answered(client: TestClient) -> None:
+    assert client.get("/classes").status_code == 200
+    assert client.get("/classes", headers={"host": "evil.example:8000"}).status_code == 403
+    assert client.get("/classes", headers={"origin": "https://evil.example"}).status_code == 403
+    assert client.get("/classes", headers={"origin": "http://localhost:3000"}).status_code == 200
+    assert client.get("/classes", headers={"host": "[::1]:8000"}).status_code == 200
+
+
+def test_with_a_token_everybody_needs_it(fitted: Segmenter) -> None:
+    with pytest.raises(EmatError, match="--token"):
+        ServeOptions(host="0.0.0.0")
+    with TestClient(build_app(fitted, ServeOptions("0.0.0.0", "secret")), base_url="http://any.example") as client:
+        assert client.get("/classes").status_code == 401
+        assert client.get("/classes", headers={"authorization": "Bearer wrong"}).status_code == 401
+        assert client.get("/classes", headers={"authorization": "Bearer secret"}).status_code == 200
+        basic = base64.b64encode(b"user:secret").decode()
+        assert client.get("/classes", headers={"authorization": f"Basic {basic}"}).status_code == 200
+        assert client.get("/health").status_code == 200
+
+
+def test_a_request_over_the_limit_is_refused_even_if_it_does_not_say_so(fitted: Segmenter) -> None:
+    with TestClient(build_app(fitted, ServeOptions(most_bytes=2**20)), base_url="http://localhost") as client:
+        assert client.post("/predict", content=bytes(2**20 + 1)).status_code == 413
+        silent = client.post("/predict", content=(bytes(2**19) for _ in range(3)))
+        assert "at most 1 MB" in silent.json()["error"]
+
+
+def test_requests_are_answered_in_batches_and_a_full_queue_says_so(fitted: Segmenter) -> None:
+    batcher = Batcher(lambda: fitted, most_waiting=3, most_together=4)
+    answers: list[Any] = []
+
+    def submit_many() -> None:
+        for _ in range(50):
+            answers.append(batcher.submit(photo_of(1)))
+
+    with pytest.raises(Busy, match="too many"):
+        submit_many()
+    batcher.close()  # answers what is waiting
+    assert all(answer.result(0).scores == fitted.predict(photo_of(1)).scores for answer in answers)
+    assert batcher.batches < batcher.photos == len(answers)
+    with pytest.raises(Busy, match="ending"):
+        batcher.submit(photo_of(1))
+
+
+def test_a_server_that_is_told_to_end_finishes_what_it_began(fitted_file: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "emat", "serve", str(fitted_file), "--port", str(port), "--device", "cpu"]
+    server = subprocess.Popen(command, env={**os.environ, "no_proxy": "127.0.0.1"}, stderr=subprocess.PIPE, text=True)
+    try:
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline:
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5):
+                    break
+            except OSError:
+                assert server.poll() is None
+                time.sleep(0.2)
+
+        def ask(number: int) -> int:
+            request = urllib.request.Request(f"http://127.0.0.1:{port}/predict", png(photo_of(number)), method="POST")
+            with urllib.request.urlopen(request, timeout=100) as response:
+                return int(response.status)
+
+        with ThreadPoolExecutor(6) as pool:
+            asked = [pool.submit(ask, number) for number in range(6)]
+            while _photos_begun(port) < 1:
+                time.sleep(0.01)
+            server.send_signal(signal.SIGTERM)
+            assert [one.result() for one in asked] == [200] * 6
+        assert server.wait(60) in (0, -signal.SIGTERM)
+    finally:
+        server.kill()
+        server.communicate()
+
+
+def _photos_begun(port: int) -> int:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as response:
+        text = response.read().decode()
+    waiting, done = (
+        int(text.split(f"\nemat_{name} ")[1].split("\n")[0]) for name in ("photos_waiting", "photos_total")
+    )
+    return waiting + done
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((), "say which segmenter"),
+        (("absent.emat",), "absent.emat does not exist"),
+        (("FILE", "--host", "0.0.0.0"), "give --token too"),
+        (("FILE", "--workers", "2", "--keep", "x.emat"), "one worker"),
+    ],
+)
+def test_what_the_user_can_fix_is_one_sentence(
+    words: tuple[str, ...], message: str, fitted_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["serve", *(str(fitted_file) if word == "FILE" else word for word in words)])
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err
