@@ -24,7 +24,16 @@ from emat.methods.learner import LARGEST_VALUE
 from emat.methods.leave_out import Learnt
 from emat.methods.mixture import Mixture, PresenceRule, logit
 from emat.methods.pixel_features import pixel_maps, working_size
-from emat.methods.prior import LARGEST_LOGIT, PRESENCE_SHARE, PRIOR_WEIGHT, PriorMethod, SupportWithPrior
+from emat.methods.prior import (
+    ABSENCE_SHARE,
+    LARGEST_LOGIT,
+    MASK_MARGIN,
+    PRESENCE_SHARE,
+    PRIOR_WEIGHT,
+    RIVALRY,
+    PriorMethod,
+    SupportWithPrior,
+)
 from emat.methods.prototype import (
     BEST_SHARE,
     MARGIN,
@@ -106,7 +115,9 @@ class SegmenterGraph(nn.Module):
         if not isinstance(method, PriorMethod):
             return [[_trained_shot(method, query, shot, grid) for shot in shots] for shots in self.ways]
         patches = F.normalize(tokens[:, method.prior_channels, 1:], dim=-1).unflatten(2, grid)
-        return [[_shot_with_prior(method, query, patches, shot, grid) for shot in shots] for shots in self.ways]
+        return _judged(
+            [[_shot_with_prior(method, query, patches, shot, grid) for shot in shots] for shots in self.ways]
+        )
 
     def _joined(self, shots: Sequence[Shot]) -> tuple[Tensor, Tensor]:
         """Average the shots of a way: its score (B,) and probability map (B, h, w)."""
@@ -244,7 +255,24 @@ def _shot_with_prior(
         return None, mask
     assert prior_presence is not None
     both = (_bounded_logit(presence) + PRIOR_WEIGHT * _bounded_logit(prior_presence)) / (1 + PRIOR_WEIGHT)
-    return torch.sigmoid(both), mask + PRESENCE_SHARE * both[:, None, None]
+    return torch.sigmoid(both), mask
+
+
+def _judged(ways: list[list[Shot]]) -> list[list[Shot]]:
+    """Judge the presence of all ways together, as `PriorMethod.decide` does."""
+    means = []
+    for shots in ways:
+        presences = [presence for presence, _ in shots if presence is not None]
+        if not presences:  # a network that only segments says nothing about presence
+            return ways
+        means.append(_bounded_logit(torch.stack(presences).mean(dim=0)))
+    judged: list[list[Shot]] = []
+    for way, own in enumerate(means):
+        others = [other for rival, other in enumerate(means) if rival != way]
+        presence = own + RIVALRY * (own - torch.stack(others).amax(dim=0)) if others else own
+        change = PRESENCE_SHARE * presence + ABSENCE_SHARE * presence.clamp(max=0) - MASK_MARGIN
+        judged.append([(torch.sigmoid(presence), mask + change[:, None, None]) for _, mask in ways[way]])
+    return judged
 
 
 def _bounded_logit(probability: Tensor) -> Tensor:
