@@ -7,6 +7,7 @@ examples and what was learnt from them are constants in it, and so is the size o
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ from emat.methods.base import Method
 from emat.methods.correlation import CorrelationMethod
 from emat.methods.learner import LARGEST_VALUE
 from emat.methods.leave_out import Learnt
-from emat.methods.mixture import Mixture, PresenceRule, logit
+from emat.methods.mixture import MASK_DECIDES, Mixture, PresenceRule, logit
 from emat.methods.pixel_features import pixel_maps, working_size
 from emat.methods.prior import (
     ABSENCE_SHARE,
@@ -43,11 +44,12 @@ from emat.methods.prototype import (
     PrototypePresence,
     Prototypes,
 )
-from emat.methods.with_learner import ALMOST, CERTAIN, FALLBACK_PRESENCE, unwrapped
+from emat.methods.with_learner import ALMOST, CERTAIN, unwrapped
 from emat.model import SupportEncoding
 from emat.scale.pillow_resize import PillowResize
 from emat.scale.plain_network import compare_dense, compare_fixed, dense_support
 
+LEAST_CERTAIN = 1e-6  # as in `emat.methods.mixture.logit`
 Shot = tuple[Tensor | None, Tensor]  # the probability of presence (B,), and the foreground's logits (B, h, w)
 
 
@@ -76,11 +78,10 @@ class SegmenterGraph(nn.Module):
             for name in segmenter.classes_
         ]
         self.learnt: Learnt | None = segmenter.learnt_
-        self.choices: list[tuple[Mixture, PresenceRule | None]] = []
-        if self.learnt is not None:  # read here, because a graph cannot choose by the values of tensors
-            count = len(self.ways)
-            self.choices = [(self.learnt.mixture(way), self.learnt.presence_rule(way)) for way in range(count)]
-        self.size, self.detail, self.working = size, detail_size(size), working_size(size)
+        # Read here, because a graph cannot choose by the values of tensors.
+        self.choices = [] if self.learnt is None else [_choice(self.learnt, way) for way in range(len(self.ways))]
+        self.size, self.detail = size, detail_size(size)
+        self.working = working_size(size, segmenter.working_side)
         preparation = self.method.preparation
         self.square = (preparation.image_size, preparation.image_size)
         self.to_square, self.to_working = PillowResize(size, self.square), PillowResize(size, self.working)
@@ -96,7 +97,7 @@ class SegmenterGraph(nn.Module):
         if self.learnt is not None:
             learner = self._learner_logits(self.to_working(bytes_first) / 255, self.learnt)
             mixed = [
-                self._mixed(score, probability, learner[:, way], *choice)
+                self._mixed(score, probability, learner[:, way], choice)
                 for way, (score, probability, choice) in enumerate(zip(scores, maps, self.choices, strict=True))
             ]
             scores, maps = zip(*mixed, strict=True)
@@ -146,19 +147,37 @@ class SegmenterGraph(nn.Module):
         return F.interpolate(total, self.detail, mode="bilinear", align_corners=False)
 
     def _mixed(
-        self, score: Tensor, probability: Tensor, learner: Tensor, mixture: Mixture, rule: PresenceRule | None
+        self, score: Tensor, probability: Tensor, learner: Tensor, choice: "LearntChoice"
     ) -> tuple[Tensor, Tensor]:
         """Score and map of a way with what the learner (B, h, w) adds, as `LearningMethod.decide` does it."""
         own = self.own_thresholds
         head = torch.logit(probability, CERTAIN) - logit(own.mask)
-        mixed = mixture.logits(head, learner)
+        mixed = choice.mixture.logits(head, learner)
         found = torch.sigmoid(mixed + logit(own.mask))
-        trained = not isinstance(self.method, CorrelationMethod) or self.method.network.form.class_token
-        if rule is not None or not trained or not mixture.head:
-            likely = presence_logit(rule or FALLBACK_PRESENCE, mixed) + logit(own.presence)
-            score = torch.sigmoid(likely.clamp(-50, 50))
+        tells_presence = not isinstance(self.method, CorrelationMethod) or self.method.network.form.class_token
+        if not tells_presence or not choice.mixture.head:
+            certain = presence_logit(choice.rule or MASK_DECIDES, mixed)
+        else:
+            certain = torch.logit(score, LEAST_CERTAIN) - logit(own.presence)
+            if choice.rule is not None:
+                own_rule = presence_logit(choice.rule, mixed)
+                certain = own_rule if choice.knows_absence else (own_rule + certain) / 2
+        score = torch.sigmoid((certain + logit(own.presence)).clamp(-50, 50))
         drawn = (found >= self.thresholds.mask).flatten(1).any(dim=1)
         return torch.where(drawn, score, score.clamp(max=self.thresholds.presence * ALMOST)), found
+
+
+@dataclass(frozen=True)
+class LearntChoice:
+    """What was chosen for one class when the segmenter learnt."""
+
+    mixture: Mixture
+    rule: PresenceRule | None
+    knows_absence: bool
+
+
+def _choice(learnt: Learnt, way: int) -> LearntChoice:
+    return LearntChoice(learnt.mixture(way), learnt.presence_rule(way), learnt.knows_absence(way))
 
 
 class HeadGraph(nn.Module):
