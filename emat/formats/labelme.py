@@ -39,6 +39,8 @@ def read_labelme(path: Path) -> Drawing:
     content = read_json(path)
     try:
         height, width = int(content["imageHeight"]), int(content["imageWidth"])
+        photo = str(content["imagePath"]).replace("\\", "/")
+        Drawing(photo, height, width, ())  # refuses a wrong size, before a mask of that size is made
         shapes = list(content["shapes"])
         with_area = [shape for shape in shapes if shape.get("shape_type", "polygon") not in WITHOUT_AREA]
         objects = [
@@ -47,7 +49,7 @@ def read_labelme(path: Path) -> Drawing:
             )
             for shape in with_area
         ]
-        drawing = Drawing(str(content["imagePath"]).replace("\\", "/"), height, width, tuple(objects))
+        drawing = Drawing(photo, height, width, tuple(objects))
     except EmatError as error:
         raise EmatError(f"{path}: {error}") from None
     except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:

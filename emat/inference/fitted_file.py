@@ -285,7 +285,10 @@ def read_fitted(path: Path) -> Fitted:
             raise ValueError(f"photos of {learnt.working_side} pixels")
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise EmatError(f"{path} is damaged ({type(error).__name__}: {error}); fit it again") from None
-    stretch = Stretch.read(metadata.get("stretch", "percentile"))
+    try:
+        stretch = Stretch.read(metadata.get("stretch", "percentile"))
+    except EmatError:
+        raise EmatError(f"{path} is damaged (a stretch of {metadata['stretch'][:40]!r}); fit it again") from None
     return Fitted(head_from(weights, metadata, path), examples, learnt, metadata.get("learn") == "yes", stretch)
 
 

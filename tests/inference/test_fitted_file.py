@@ -95,7 +95,7 @@ def test_a_foreign_file_is_refused(tmp_path: Path) -> None:
         ({"backbone": "none-such"}, "none-such"),
         ({"image_size": "99999"}, "an image size of 99999, which is 8 to 4096"),
         ({"image_size": "-5"}, "an image size of -5"),
-        ({"stretch": "sideways"}, "--stretch is 'sideways'"),
+        ({"stretch": "sideways"}, "a stretch of 'sideways'"),
         ({"examples": "[" * 100_000}, "is damaged"),
         ({"examples": json.dumps([[["a"]]])}, "is damaged .*an example without a name"),
         ({"examples": json.dumps([{"name": "x", "classes": "ab", "encodings": ["a"]}])}, "the classes of 'x'"),

@@ -1,0 +1,75 @@
+"""Runs commands of emat in children that can be killed, each within a limit of file size; torch is loaded only once.
+
+It reads a JSON object on each line and answers with one: {"arguments": [...], "kill_after": seconds or null,
+"file_limit": bytes or null} gives {"code": ..., "out": ..., "err": ..., "seconds": ...}.
+"""
+
+import contextlib
+import json
+import os
+import resource
+import signal
+import sys
+import time
+import traceback
+from typing import Any
+
+import emat.cli.convert
+import emat.cli.eval
+import emat.cli.fit
+import emat.cli.predict
+import emat.cli.train
+import emat.cli.weights
+import emat.inference.segmenter  # noqa: F401
+from emat.cli import main
+
+
+def child(arguments: list[str], file_limit: int | None, out: int, err: int) -> None:
+    """Run a command in this process and end it; nothing of the parent may go on here."""
+    code = 1
+    try:
+        os.dup2(out, 1)
+        os.dup2(err, 2)
+        if file_limit is not None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (file_limit, file_limit))
+        main(arguments)
+        code = 0
+    except SystemExit as ended:
+        code = int(ended.code or 0)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        with contextlib.suppress(OSError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
+
+
+def run(asked: dict[str, Any]) -> dict[str, object]:
+    """Run a command in a child, and kill it if that is asked for."""
+    pipes = [os.pipe(), os.pipe()]  # a limit of file size does not concern them
+    began = time.monotonic()
+    process = os.fork()
+    if process == 0:
+        child(asked["arguments"], asked["file_limit"], pipes[0][1], pipes[1][1])
+    after = asked["kill_after"]
+    if after is not None:
+        while time.monotonic() - began < after:
+            if os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+                break
+            time.sleep(0.002)
+        else:
+            os.kill(process, signal.SIGKILL)
+    _, status = os.waitpid(process, 0)
+    seconds = time.monotonic() - began
+    said = []
+    for read, write in pipes:
+        os.close(write)
+        with os.fdopen(read, errors="replace") as end:
+            said.append(end.read())
+    return {"code": os.waitstatus_to_exitcode(status), "out": said[0], "err": said[1], "seconds": seconds}
+
+
+if __name__ == "__main__":
+    for line in sys.stdin:
+        print(json.dumps(run(json.loads(line))), flush=True)

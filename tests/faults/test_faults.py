@@ -1,0 +1,144 @@
+"""Killed, out of room, not allowed, or two at once: nothing is lost, half-written or said in a traceback."""
+
+import csv
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from emat.files import UNFINISHED
+from tests.faults.conftest import Commands
+
+KILLS = 2  # of each command
+FORMATS = "png,coco,labelme,yolo,csv"
+Arguments = Callable[[Path], list[object]]
+
+
+def files_in(folder: Path) -> dict[str, bytes]:
+    if folder.is_file():
+        return {folder.name: folder.read_bytes()}
+    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+@pytest.fixture
+def verbs(head: Path, album: Path, fitted: Path) -> dict[str, Arguments]:
+    """What to run for each verb, given where its result goes."""
+    return {
+        "fit": lambda out: ["fit", album, "-o", out / "pets.emat", "--model", head, "--no-learn"],
+        "predict": lambda out: [
+            "predict",
+            fitted,
+            album / "images",
+            "-o",
+            out,
+            "--format",
+            "png,coco,labelme,yolo,csv",
+        ],
+        "convert": lambda out: ["convert", album, "-o", out, "--to", "coco,png", "--copy-photos"],
+    }
+
+
+@pytest.mark.parametrize("verb", ["fit", "predict", "convert"])
+def test_a_killed_run_ends_as_if_it_had_not_been_killed(
+    commands: Commands, verbs: dict[str, Arguments], tmp_path: Path, verb: str
+) -> None:
+    whole = commands.run(*verbs[verb](tmp_path / "whole"))
+    assert whole.code == 0, whole.err
+    chance = random.Random(verb)
+    for _ in range(KILLS):
+        commands.run(*verbs[verb](tmp_path / "killed"), kill_after=chance.uniform(0.02, whole.seconds))
+    ended = commands.run(*verbs[verb](tmp_path / "killed"))
+    assert ended.code == 0, ended.err
+    found, expected = files_in(tmp_path / "killed"), files_in(tmp_path / "whole")
+    for name in ("scores.csv", "annotations.json"):  # a run that goes on has its photos in another order
+        if name in expected:
+            assert len(found.pop(name)) == len(expected.pop(name))
+    assert found == expected
+    assert not [name for name in found if UNFINISHED in name]
+
+
+@pytest.mark.parametrize("verb", ["fit", "predict", "convert"])
+@pytest.mark.parametrize("limit", [600, 6000])
+def test_a_full_disk_is_one_sentence_and_leaves_no_half_file(
+    commands: Commands, verbs: dict[str, Arguments], tmp_path: Path, verb: str, limit: int
+) -> None:
+    out = tmp_path / "out"
+    ended = commands.run(*verbs[verb](out), file_limit=limit)
+    assert "Traceback" not in ended.err
+    if ended.code != 0:  # a command may need no more
+        assert ended.code == 2, ended.err
+        assert ended.err.count("cannot be written") == 1, ended.err
+        assert "left out" not in ended.err
+    assert not [path for path in files_in(out) if UNFINISHED in path] if out.exists() else True
+    again = commands.run(*verbs[verb](out))
+    assert again.code == 0, again.err
+
+
+@pytest.mark.parametrize("verb", ["fit", "predict", "convert"])
+def test_a_folder_that_cannot_be_written_is_one_sentence(
+    commands: Commands, verbs: dict[str, Arguments], verb: str
+) -> None:
+    ended = commands.run(*verbs[verb](Path("/proc/nothing/can/be/here")))
+    assert ended.code == 2
+    assert "cannot be written" in ended.err
+    assert ended.err.count("\n") == 1, ended.err
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may write everywhere")
+def test_a_folder_without_permission_is_one_sentence(
+    commands: Commands, verbs: dict[str, Arguments], tmp_path: Path
+) -> None:
+    tmp_path.chmod(0o555)
+    ended = commands.run(*verbs["predict"](tmp_path / "out"))
+    assert (ended.code, ended.err.count("\n")) == (2, 1)
+
+
+def test_of_two_writers_the_second_says_who_is_at_work_and_nothing_is_lost(
+    commands: Commands, verbs: dict[str, Arguments], tmp_path: Path
+) -> None:
+    program = (
+        "import sys, time; from pathlib import Path; from emat.journal import Journal\n"
+        "journal = Journal(Path(sys.argv[1]) / '.emat-journal.jsonl', {}); print('here', flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path / "out")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as first:
+        assert first.stdout is not None
+        assert first.stdout.readline() == "here\n"
+        second = commands.run(*verbs["predict"](tmp_path / "out"))
+        assert second.code == 2
+        assert f"is being written by process {first.pid} on " in second.err
+        assert second.err.count("\n") == 1
+        first.kill()
+    assert commands.run(*verbs["predict"](tmp_path / "out")).code == 0
+    with (tmp_path / "out" / "scores.csv").open() as file:
+        assert sorted(row["photo"] for row in csv.DictReader(file)) == [f"{number}.png" for number in range(6)]
+
+
+def test_a_pipe_is_refused_and_not_waited_for(commands: Commands, fitted: Path, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "photo.jpg")
+    began = time.monotonic()
+    ended = commands.run("predict", fitted, tmp_path / "photo.jpg", "-o", tmp_path / "out", kill_after=60)
+    assert ended.code == 3
+    assert "is not a file but a pipe or a device" in ended.err
+    assert time.monotonic() - began < 60
+
+
+def test_a_name_that_is_not_utf8_concerns_its_photo_alone(
+    commands: Commands, fitted: Path, album: Path, tmp_path: Path
+) -> None:
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    content = (album / "images" / "0.png").read_bytes()
+    (photos / "good.png").write_bytes(content)
+    with open(os.fsencode(photos) + b"/caf\xe9.png", "wb") as file:
+        file.write(content)
+    ended = commands.run("predict", fitted, photos, "-o", tmp_path / "out")
+    assert ended.code == 3, ended.err
+    assert "is not UTF-8; rename the file" in ended.err
+    assert (tmp_path / "out" / "masks" / "good.png").is_file()
