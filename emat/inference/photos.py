@@ -8,7 +8,7 @@ which is within chance.
 
 import glob
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -128,7 +128,7 @@ class ReadPhoto:
 
 def read_ahead(
     sources: Iterable[Source], ahead: int = READ_AHEAD, reading: Reading | None = None
-) -> Iterator[ReadPhoto]:
+) -> Generator[ReadPhoto, None, None]:
     """Read photos in a thread while earlier ones are processed.
 
     Args:

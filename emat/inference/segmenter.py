@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from emat.inference.fitted_file import (
 )
 from emat.inference.forecast import Forecast, forecasts
 from emat.inference.known_examples import KnownExamples
-from emat.inference.photos import READ_AHEAD, Tiles, check_tiles, detail_size, read_ahead, views
+from emat.inference.photos import READ_AHEAD, ReadPhoto, Tiles, check_tiles, detail_size, read_ahead, views
 from emat.inference.prediction import Prediction, Thresholds, refined
 from emat.inference.refinement_choice import suits_refinement
 from emat.methods.base import Decision, Features, Method, TaskEvidence
@@ -265,15 +266,12 @@ class Segmenter:
         if batch_size < 1:
             raise EmatError(f"batch_size is {batch_size}; it must be at least 1")
         known = self._fitted()
-        reading = read_ahead(photos, max(ahead, batch_size), self.reading)
-        while batch := list(islice(reading, batch_size)):
-            pixels = []
-            for read in batch:
-                if read.pixels is None:
-                    raise read.problem or EmatError("a photo was not read")
-                pixels.append(read.pixels)
-            for photo, features in zip(pixels, self._features_of(pixels), strict=True):
-                yield self._predict(photo, known, features)
+        # Closed also when a photo cannot be read, so that no reader's thread is left.
+        with closing(read_ahead(photos, max(ahead, batch_size - 1), self.reading)) as reading:
+            while batch := list(islice(reading, batch_size)):
+                pixels = [_pixels_of(read) for read in batch]
+                for photo, features in zip(pixels, self._features_of(pixels), strict=True):
+                    yield self._predict(photo, known, features)
 
     def _predict(self, photo: Pixels, known: KnownExamples, features: Features | None = None) -> Prediction:
         answer = self._unrefined(photo, known, features)
@@ -355,3 +353,9 @@ class Segmenter:
         if not 0 <= example < count:
             raise EmatError(f"there is no example {example}; this segmenter has {count}, counted from 0")
         return example
+
+
+def _pixels_of(read: ReadPhoto) -> Pixels:
+    if read.pixels is None:
+        raise read.problem or EmatError("a photo was not read")
+    return read.pixels
