@@ -25,12 +25,12 @@ from emat.refine.regions import Map, MapRegion, Mask, belief, certainty, find_re
 Refinement = Literal["auto", "mobilesam", "guided"]
 Way = Literal["mobilesam", "guided", "none"]  # what became of it
 
-RULES = 3  # goes up with every change of the rules below, so that no evaluation mixes masks of both
+RULES = 4  # goes up with every change of the rules below, so that no evaluation mixes masks of both
 
-MOST_OBJECTS = 5  # for auto
-SMALLEST_OBJECT = 0.01  # of the photo's area, for auto
-THINNEST_OBJECT = 0.05  # of the photo's longer side, for auto
-LEAST_COVERED = 0.7  # of a class's area that must lie in such objects, for auto
+MOST_OBJECTS = 8  # for auto
+SMALLEST_OBJECT = 0.003  # of the photo's area, for auto
+THINNEST_OBJECT = 0.03  # of the photo's longer side, for auto
+LEAST_COVERED = 0.5  # of a class's area that must lie in such objects, for auto
 
 
 @dataclass(frozen=True)
