@@ -155,3 +155,19 @@ def test_the_data_set_itself_is_never_written_into(folder: Path, capsys: pytest.
 def test_the_help_has_an_example(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("convert", "--help") == 0
     assert "Example: emat convert" in capsys.readouterr().out
+
+
+def test_several_data_sets_become_one_with_common_classes(folder: Path) -> None:
+    other = folder.parent / "zoo"
+    (other / "images").mkdir(parents=True)
+    Image.new("RGB", (4, 3)).save(other / "images" / "b.png")
+    write_indexed_png(other / "masks" / "b.png", np.array([[1, 2, 255, 0]] * 3, np.uint8))
+    (other / "classes.txt").write_text("elk\ncat\n")
+    out = folder.parent / "both"
+    assert run("convert", folder, other, "-o", out, "--to", "png,coco", "--copy-photos") == 0
+    written = open_dataset(out, "folder")
+    assert written.classes == ("cat", "dog", "elk")
+    assert sorted(written.names) == ["pets/x/a", "pets/y/a", "zoo/b"]
+    assert written.mask("zoo/b")[0].tolist() == [3, 1, 255, 0]
+    assert np.array_equal(written.mask("pets/y/a"), open_dataset(folder).mask("y/a"))
+    assert len(json.loads((out / "annotations.json").read_text())["images"]) == 3

@@ -1,6 +1,7 @@
 """Killed, out of room, not allowed, or two at once: nothing is lost, half-written or said in a traceback."""
 
 import csv
+import json
 import os
 import random
 import subprocess
@@ -15,6 +16,7 @@ from emat.files import UNFINISHED
 from tests.faults.conftest import Commands
 
 KILLS = 2  # of each command
+EVALUATION = ("eval", "--method", "prototype", "--size", 64, "--device", "cpu", "--folds", 2, "--tasks", 6)
 FORMATS = "png,coco,labelme,yolo,csv"
 Arguments = Callable[[Path], list[object]]
 
@@ -39,6 +41,7 @@ def verbs(head: Path, album: Path, fitted: Path) -> dict[str, Arguments]:
             "--format",
             "png,coco,labelme,yolo,csv",
         ],
+        "eval": lambda out: [*EVALUATION, "--data", album, "-o", out / "results.json"],
         "convert": lambda out: ["convert", album, "-o", out, "--to", "coco,png", "--copy-photos"],
     }
 
@@ -60,6 +63,19 @@ def test_a_killed_run_ends_as_if_it_had_not_been_killed(
             assert len(found.pop(name)) == len(expected.pop(name))
     assert found == expected
     assert not [name for name in found if UNFINISHED in name]
+
+
+def test_a_killed_evaluation_goes_on_and_has_the_same_results(
+    commands: Commands, verbs: dict[str, Arguments], tmp_path: Path
+) -> None:
+    whole = commands.run(*verbs["eval"](tmp_path / "whole"))
+    assert whole.code == 0, whole.err
+    commands.run(*verbs["eval"](tmp_path / "killed"), kill_after=0.6 * whole.seconds)
+    ended = commands.run(*verbs["eval"](tmp_path / "killed"))
+    assert ended.code == 0, ended.err
+    assert [path.name for path in (tmp_path / "killed").iterdir()] == ["results.json"]
+    contents = [json.loads((tmp_path / name / "results.json").read_text()) for name in ("whole", "killed")]
+    assert contents[0]["cells"] == contents[1]["cells"]
 
 
 @pytest.mark.parametrize("verb", ["fit", "predict", "convert"])
