@@ -38,10 +38,8 @@ def settings_figure(tasks: PaperTasks, painter: TaskPainter) -> Any:
         name = names[0]
         shown = [class_id for class_id in tasks.areas[name] if class_id in colours]
         head = index == 0
-        panels = [
-            Panel(painter.photo(name), "photo" if head else ""),
-            _shown(tasks, painter, name, colours, shown, "available" if head else ""),
-        ]
+        panels = [Panel(painter.photo(name), "photo" if head else "")] if painter.photos else []
+        panels.append(_shown(tasks, painter, name, colours, shown, "available" if head else ""))
         for setting, task in by_setting.items():
             kept = [c for c, shots in zip(task.ways, task.shots, strict=True) if name in shots]
             title = setting.value.replace("-", " ").replace("augmented", "aug.") if head else ""

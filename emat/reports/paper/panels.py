@@ -85,7 +85,7 @@ class TaskPainter:
     photos: bool = True
 
     def photo(self, name: str) -> Pixels:
-        """Return the photo as it is, or an empty ground of its size."""
+        """Return the photo as it is."""
         return self.with_map(name, np.zeros(self.dataset.mask(name).shape, np.uint8))
 
     def with_classes(self, name: str, ways: Sequence[int], shown: Sequence[int] | None = None) -> Pixels:

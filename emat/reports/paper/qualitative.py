@@ -136,10 +136,8 @@ def _answers(ledger: Ledger, painter: TaskPainter, predictor: Predictor, each: M
     other = other_model(list(ledger.methods))
     extra = ", ".join(ledger.tasks.dataset.classes[way - 1] for way in task.ways[2:])
     below = f"also asked: {extra}" if extra else ""
-    panels = [
-        Panel(painter.photo(query), "query" if head else ""),
-        Panel(painter.with_classes(query, task.ways), "truth" if head else "", below),
-    ]
+    panels = [Panel(painter.photo(query), "query" if head else "")] if painter.photos else []
+    panels.append(Panel(painter.with_classes(query, task.ways), "truth" if head else "", below))
     for label in (other or "CST*", "EMAT"):
         if label in ledger.methods:
             predicted = predictor.label_map(label, each.fold, task)

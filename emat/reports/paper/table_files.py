@@ -10,6 +10,7 @@ from emat.reports.paper.cells import PaperTable
 from emat.reports.tables import latex, markdown
 
 CSV_COLUMNS = ("table", "title", "row", "group", "column", "published", "measured", "low", "high", "difference")
+HEADING = "# Tables of the paper, measured here"
 INSIDE_COLUMN = "published_inside"
 
 
@@ -25,7 +26,7 @@ def write_tables(tables: Sequence[PaperTable], said: Sequence[str], folder: Path
         The paths.
     """
     texts = {
-        "tables.md": "\n".join([*(f"{each}\n" for each in said), *map(_markdown, tables)]),
+        "tables.md": "\n".join([*(f"{each}\n" for each in (HEADING, *said)), *map(_markdown, tables)]),
         "tables.tex": "".join(f"% {each}\n" for each in said) + "\n" + "\n".join(map(_latex, tables)),
         "tables.csv": _comma_separated(tables),
     }
