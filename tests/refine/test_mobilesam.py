@@ -9,7 +9,7 @@ import torch
 
 from emat.errors import EmatError
 from emat.images import Pixels
-from emat.refine.mobilesam import EncodedPhoto, MobileSAM, Prompt, at_photo_size, mask_prompt
+from emat.refine.mobilesam import EncodedPhoto, MobileSAM, Prompt, at_photo_size
 from emat.refine.tiny_vit import WindowAttention
 
 PARITY = Path(__file__).parents[1] / "parity" / "mobilesam.json"
@@ -114,18 +114,6 @@ def test_the_long_side_becomes_1024(size: tuple[int, int], inner: tuple[int, int
     photo = EncodedPhoto(torch.zeros(1), size)
     assert photo.inner == inner
     assert at_photo_size(torch.zeros(2, 256, 256), photo).shape == (2, *size)
-
-
-def test_a_mask_prompt_lies_on_its_photo() -> None:
-    photo = EncodedPhoto(torch.zeros(1), (300, 400))
-    logits = np.full((30, 40), -4, np.float32)
-    logits[10:20, 20:30] = 4
-    prompt = mask_prompt(logits, photo)
-    assert prompt.shape == (256, 256)
-    assert (prompt[192:] == -4).all()  # the padding below the photo
-    back = at_photo_size(prompt[None], photo)[0] > 0
-    assert back[105:195, 205:295].all()
-    assert back.sum() == pytest.approx(100 * 100, rel=0.05)
 
 
 def test_other_weights_are_refused() -> None:
