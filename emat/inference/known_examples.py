@@ -43,6 +43,21 @@ class KnownExamples:
         """Return the support encodings of a class."""
         return [example.encodings[name] for example in self.examples if name in example.encodings]
 
+    def index(self, example: Example | int) -> int:
+        """Return the index of an example, which is given by itself or by its index.
+
+        Raises:
+            EmatError: If there is no such example.
+        """
+        if isinstance(example, Example):
+            for index, fitted in enumerate(self.examples):
+                if fitted.is_from(example):
+                    return index
+            raise EmatError(f"the example {example.title} was not shown to this segmenter; remove it by its index")
+        if not 0 <= example < len(self.examples):
+            raise EmatError(f"there is no example {example}; this segmenter has {len(self.examples)}, counted from 0")
+        return example
+
     def check_shown(self) -> None:
         """Refuse examples that say what is absent and never what is there.
 

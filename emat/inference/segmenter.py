@@ -228,7 +228,7 @@ class Segmenter:
     def remove(self, example: Example | int) -> Segmenter:
         """Forget an example, given by itself or its index; a class that no other example shows is forgotten too."""
         with self._changing:
-            index = self._index(example)
+            index = self._known.index(example)
             examples = self._known.examples
             self._known = KnownExamples(examples[:index] + examples[index + 1 :])
         return self
@@ -342,17 +342,6 @@ class Segmenter:
         if not known.classes:
             raise EmatError("this segmenter knows no class yet; call fit([Example(photo, {class: mask})]) first")
         return known
-
-    def _index(self, example: Example | int) -> int:
-        count = len(self._known.examples)
-        if isinstance(example, Example):
-            for index, fitted in enumerate(self._known.examples):
-                if fitted.is_from(example):
-                    return index
-            raise EmatError(f"the example {example.title} was not shown to this segmenter; remove it by its index")
-        if not 0 <= example < count:
-            raise EmatError(f"there is no example {example}; this segmenter has {count}, counted from 0")
-        return example
 
 
 def _pixels_of(read: ReadPhoto) -> Pixels:
