@@ -318,8 +318,9 @@ class Segmenter:
         if shown.sparse and not self.method.learns:
             raise EmatError(f"the example {example.title} is sparse, which needs a segmenter that learns: learn=True")
         features = self._features(shown.photo)
+        undecided = shown.void & self.method.takes_undecided
         encodings = {
-            name: self.method.encode_support(features, torch.from_numpy(mask).to(self.device))
+            name: self.method.encode_support(features, torch.from_numpy(mask - 1.0 * undecided).to(self.device))
             for name, mask in shown.masks.items()
         }
         working = working_photo(shown, self.working_side) if self.method.learns else None

@@ -185,6 +185,7 @@ class Method(nn.Module, ABC):
     name: str
     preparation: Preparation
     recipe: Recipe = Recipe()
+    takes_undecided: bool = False  # whether `encode_support` tells undecided pixels of a mask from background
     shape: Shape = PUBLISHED_SHAPE  # sizes of its network that differ from the published ones
 
     @abstractmethod
@@ -255,7 +256,8 @@ class Method(nn.Module, ABC):
 
         Args:
             features: What `features` returned for the photo.
-            mask: (H, W) of any size; the class is where it is above 0.
+            mask: (H, W) of any size; the class is where it is above 0. If the method `takes_undecided`, nothing is
+                known where it is below 0.
         """
 
     def learn(self, photos: Sequence[LabelledFeatures]) -> Learnt | None:

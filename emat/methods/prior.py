@@ -86,6 +86,8 @@ class QueryWithPrior:
 class PriorMethod(CorrelationMethod):
     """EMAT whose answer to each shot is averaged with the prototype's. Heads of `emat` are its heads too."""
 
+    takes_undecided = True
+
     def __init__(self, backbone: Backbone, network: Network, image_size: int | None = None) -> None:
         super().__init__(backbone, network, image_size)
         self.name = f"{network.method}-prior"
@@ -95,7 +97,7 @@ class PriorMethod(CorrelationMethod):
 
     def encode_support(self, features: Features, mask: Tensor) -> SupportWithPrior:  # type: ignore[override]
         """Encode a support for the network, and average its tokens inside and outside of the mask."""
-        encoding = super().encode_support(features, mask)
+        encoding = super().encode_support(features, mask > 0)
         tokens = self.all_tokens(features)[self.prior_channels]
         found = make_prototypes(tokens, mask, self.backbone.grid(*features.size))
         return SupportWithPrior(encoding.cells, encoding.kept, encoding.kept_later, found.foreground, found.background)

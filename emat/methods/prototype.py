@@ -58,6 +58,7 @@ class Prototype(Method):
     """
 
     name = "prototype"
+    takes_undecided = True
 
     def __init__(self, backbone: Backbone, image_size: int | None = None) -> None:
         super().__init__()
@@ -107,7 +108,7 @@ def make_prototypes(tokens: Tensor, mask: Tensor, grid: Grid) -> Prototypes:
 
     Args:
         tokens: (C, 1 + T, d); the class tokens are not used.
-        mask: (H, W) of any size; the class is where it is above 0.
+        mask: (H, W) of any size; the class is where it is above 0, and nothing is known where it is below 0.
         grid: Rows and columns of the T patches.
 
     Raises:
@@ -116,8 +117,10 @@ def make_prototypes(tokens: Tensor, mask: Tensor, grid: Grid) -> Prototypes:
     if mask.ndim != 2 or mask.numel() == 0:
         raise EmatError(f"a support mask must have shape (H, W), this one has {tuple(mask.shape)}")
     patches = tokens[:, 1:]
-    cover = F.adaptive_avg_pool2d((mask > 0).to(patches)[None, None], grid).flatten()  # (T,)
-    return Prototypes(_mean(patches, cover), _mean(patches, 1 - cover))
+    inside, outside = (
+        F.adaptive_avg_pool2d(part.to(patches)[None, None], grid).flatten() for part in (mask > 0, mask == 0)
+    )  # (T,)
+    return Prototypes(_mean(patches, inside), _mean(patches, outside))
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,7 @@ from emat.methods.learner import LabelledPhoto, content_order, train
 from emat.methods.leave_out import Learnt, learn_from
 from emat.methods.mixture import MASK_DECIDES, logit, sigmoid
 from emat.methods.pixel_features import WORKING_SIDE, PixelFeatures, pixel_features
+from emat.methods.ridge import UNKNOWN
 
 CERTAIN = 1e-4  # the head's probabilities are kept that far from 0 and 1
 ALMOST = 0.999  # a score just below a threshold is the threshold times this
@@ -80,6 +81,7 @@ class LearningMethod(Method):
         super().__init__()
         self.inner, self.thresholds, self.working_side = inner, thresholds, working_side
         self.name, self.preparation, self.recipe = inner.name, inner.preparation, inner.recipe
+        self.takes_undecided = inner.takes_undecided
         backbone = getattr(inner, "backbone", None)
         if not isinstance(backbone, Backbone) or backbone.spec is None:
             raise EmatError(
@@ -209,8 +211,9 @@ class LearningMethod(Method):
                 queries[index] = self.inner.encode_query(parts[index][0])
             for other in others:
                 if (other, c) not in supports:
-                    mask = (labelled[order[other]].masks[c] == 1).float()
-                    supports[other, c] = self.inner.encode_support(parts[order[other]][0], mask)
+                    mask = labelled[order[other]].masks[c]
+                    signed = (mask == 1).float() - (mask == UNKNOWN).float() * self.takes_undecided
+                    supports[other, c] = self.inner.encode_support(parts[order[other]][0], signed)
             evidence = self.inner.compare(queries[index], [supports[other, c] for other in others])
             decision = self.inner.decide(TaskEvidence([evidence], labelled[index].features.grid), self.thresholds)
             found = torch.from_numpy(decision.probabilities[0]).to(labelled[index].masks.device)

@@ -19,6 +19,7 @@ from emat.methods.mixture import (
     count_regions,
     mixture_of_one,
     presence_rule,
+    rule_from_backgrounds,
 )
 from emat.methods.pixel_features import PixelFeatures
 from emat.methods.ridge import UNKNOWN
@@ -142,6 +143,16 @@ def test_presence_that_nothing_separates_is_not_invented() -> None:
     rule = presence_rule([5.0, 6.0], [-5.0, -4.0], 0.1)
     assert isinstance(rule, PresenceRule)
     assert -4 < rule.level < 5
+
+
+def test_without_negatives_the_backgrounds_set_presence_and_no_example_falls_below() -> None:
+    rule = rule_from_backgrounds([4.0, 1.0], [-4.0, -2.0], 0.1)
+    assert -3 < rule.level < 1
+    assert rule_from_backgrounds([2.0, 1.0], [3.0], 0.1).level < 1
+    learnt = _learnt([_photo(seed) for seed in range(3)])
+    assert learnt.presence_rule(0) is not None
+    assert not learnt.knows_absence(0)
+    assert _learnt([_photo(0), _photo(1), _photo(2, shown=False)]).knows_absence(0)
 
 
 @pytest.mark.parametrize("unknown_class", [0, 1])

@@ -11,7 +11,7 @@ from emat.backbone import Backbone
 from emat.backbone.efficientnet import EfficientNetLite2
 from emat.errors import EmatError
 from emat.methods.base import Features, LossWeights, TaskEvidence, TrainingBatch
-from emat.methods.prototype import Prototype
+from emat.methods.prototype import Prototype, make_prototypes
 from emat.methods.registry import METHODS, build_method
 
 GRID = (4, 6)
@@ -125,3 +125,20 @@ def test_another_backbone_gives_all_its_channels() -> None:
     assert known.backbone.spec is not None
     backbone.spec = replace(known.backbone.spec, name="another")
     assert Prototype(backbone).features(torch.rand(1, 3, 32, 32))[0].tensors[0].shape[0] == backbone.channels
+
+
+def test_undecided_pixels_are_neither_foreground_nor_background() -> None:
+    tokens = torch.randn(2, 1 + 16, 3, generator=torch.Generator().manual_seed(0))
+    mask = torch.zeros(8, 8)
+    mask[:4, :4] = 1
+    mask[4:] = -1  # the lower half
+    found = make_prototypes(tokens, mask, (4, 4))
+    changed = tokens.clone()
+    changed[:, 1 + 8 :] = 9
+    again = make_prototypes(changed, mask, (4, 4))
+    assert found.foreground is not None
+    assert found.background is not None
+    assert again.foreground is not None
+    assert again.background is not None
+    assert torch.equal(found.foreground, again.foreground)
+    assert torch.equal(found.background, again.background)
