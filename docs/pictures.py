@@ -53,10 +53,9 @@ def pictures_of_studio() -> None:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
         wide = open_demo(browser, address, 1280, "dark")
         save(wide.locator("body"), "studio-wide.png", width=900)
-        save(open_demo(browser, address, 768, "light").locator("body"), "studio-tablet.png", width=600)
-        save(open_demo(browser, address, 390, "light").locator("#step-3"), "studio-narrow.png")
         click(wide)
         save(wide.locator("#editor"), "studio-click.png", width=900)
+        save(open_demo(browser, address, 390, "light").locator("#step-3"), "studio-narrow.png")
         browser.close()
 
 
@@ -68,8 +67,7 @@ def open_demo(browser: Any, address: str, width: int, scheme: str) -> Any:
     page.click("#demo")
     page.wait_for_selector("#list .dots")
     page.wait_for_function("() => !document.querySelector('#progress').firstChild")
-    page.wait_for_function("() => [...document.images].every(image => image.complete)")
-    page.wait_for_timeout(500)
+    page.wait_for_timeout(2000)  # pictures are on their way
     return page
 
 

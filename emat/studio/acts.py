@@ -57,7 +57,7 @@ class Studio:
         """Take a file: for step 2 into the tray until all of a drop are there, otherwise at once."""
         if to == "photos":
             examples.add_photo(session, data, name)
-            self.sessions.search(session).start()
+            self.sessions.search(session).look_at_new()
         elif to == "examples":
             self._lay_down(session, data, name)
         elif to == "fitted":

@@ -54,6 +54,8 @@ def save_session(session: Session) -> None:
                     **_photo(query.key, query.photo),
                     "scores": query.scores,
                     "peaks": dict(query.peaks),
+                    "drawn": query.drawn,
+                    "drawn_at": dict(query.drawn_at),
                     "uncertainty": query.uncertainty,
                     "current": query.version == session.version,
                     "corrected": query.corrected,
@@ -100,6 +102,7 @@ def load_session(folder: Path, begin: Callable[[], Segmenter], open_file: Callab
         for each in content["queries"]:
             query = StudioQuery(int(each["key"]), _photo_of(session, each), each["scores"], each["peaks"])
             query.uncertainty = float(each["uncertainty"])
+            query.drawn, query.drawn_at = tuple(each["drawn"]), dict(each["drawn_at"])
             query.version = session.version if each["current"] else -1
             query.corrected = None if each["corrected"] is None else tuple(each["corrected"])
             session.queries[query.key] = query

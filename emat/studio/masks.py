@@ -14,6 +14,7 @@ from emat.methods.label_map import make_label_map
 from emat.refine.fringes import absorb_fringes
 from emat.refine.instances import Instances, measure, separate
 from emat.studio.paint import UNDECIDED
+from emat.studio.photos import SMALL_SIDE
 from emat.studio.session import Session, StudioQuery
 
 
@@ -41,6 +42,8 @@ def is_present(session: Session, query: StudioQuery, name: str) -> bool:
     """Say whether class `name` counts as present in the photo of `query`: it is likely, and some pixel shows it."""
     if query.corrected is not None:
         return name in query.corrected
+    if query.drawn_at == session.thresholds and query.scores is not None:
+        return name in query.drawn
     peak = query.peaks.get(name, 1.0)
     return is_likely(session, query, name) and peak >= thresholds_of(session, name).mask
 
@@ -77,6 +80,16 @@ def label_map(session: Session, query: StudioQuery, numbers: Mapping[str, int], 
     maps = (resize_map(all_maps[name], size) for name in names)
     own = [thresholds_of(session, name).mask for name in names]
     return absorb_fringes(make_label_map(maps, own, [numbers[name] for name in names]))
+
+
+def note_drawn(session: Session, query: StudioQuery) -> None:
+    """Note which classes have a pixel at the present thresholds. At others, `is_present` judges by peaks."""
+    height, width = query.photo.working
+    scale = min(1.0, SMALL_SIDE / max(height, width))
+    labels = label_map(session, query, session.numbers, (max(1, round(height * scale)), max(1, round(width * scale))))
+    shown = np.bincount(labels.ravel(), minlength=256)
+    query.drawn = tuple(name for name, number in session.numbers.items() if shown[number])
+    query.drawn_at = dict(session.thresholds)
 
 
 @dataclass(frozen=True)

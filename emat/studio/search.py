@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from emat.errors import EmatError
 from emat.inference.prediction import Prediction, likely_classes
+from emat.studio.masks import note_drawn
 from emat.studio.session import Session, StudioQuery
 
 FAINT = 0.05  # pixels below this probability are surely none of the class
@@ -34,13 +35,22 @@ class Search:
             self._stop.clear()
             self._again = True
             if self._thread is None:
-                self._say("learning", 0, 0)  # at once, so that whoever asks for the state now knows to ask again
+                learns = self.session.forecast_version != self.session.version
+                # At once, so that whoever asks for the state now knows to ask again.
+                self._say("learning" if learns else "looking", 0, 0)
                 self._thread = threading.Thread(target=self._run, name="emat studio search", daemon=True)
                 self._thread.start()
 
     def stop(self) -> None:
         """End after the photo that is being looked at; `start` continues."""
-        self._stop.set()
+        with self._lock:
+            if self._thread is not None:
+                self._stop.set()
+
+    def look_at_new(self) -> None:
+        """Begin because there is a further photo, unless the user has stopped the search."""
+        if not self._stop.is_set():
+            self.start()
 
     def wait(self) -> None:
         """Return when nothing is left to do or it was stopped."""
@@ -66,6 +76,8 @@ class Search:
             problem = ""
         except EmatError as error:
             phase, problem = "idle", str(error)
+        if phase != "stopped":
+            self._stop.clear()  # it came too late
         with session.lock:
             session.search.phase, session.search.problem = phase, problem
             session.changed()
@@ -108,6 +120,7 @@ class Search:
             query.uncertainty = uncertainty(prediction)
             query.version = version
             query.changes += 1
+            note_drawn(session, query)
 
     def _say(self, phase: str, done: int, count: int) -> None:
         with self.session.lock:

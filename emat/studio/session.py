@@ -52,6 +52,8 @@ class StudioQuery:
     photo: StudioPhoto
     scores: Mapping[str, float] | None = None  # None before it was predicted
     peaks: Mapping[str, float] = field(default_factory=dict)  # highest probability of each class, see `search.peaks`
+    drawn: tuple[str, ...] = ()  # the classes with a pixel at the thresholds `drawn_at`, which were the session's then
+    drawn_at: Mapping[str, float] = field(default_factory=dict)
     uncertainty: float = 0.0  # of the prediction, 0 to 1
     version: int = -1  # of the examples that the prediction comes from
     corrected: tuple[str, ...] | None = None  # the classes that the user painted; what was painted is final

@@ -1,15 +1,22 @@
 """The page as its users meet it: in a real browser, with mouse and keys."""
 
+import csv
+import io
 import json
 import re
 import zipfile
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
+from emat import Example, Segmenter
 from emat.images import read_mask
+from emat.studio.server import serving
 from tests.inference.colour_method import ColourMethod
 from tests.studio.browser_tab import LARGE, NEEDS_BROWSER, Tab, photo
-from tests.studio.conftest import BLUE, GREY, RED, left_half, png_of
+from tests.studio.conftest import BLUE, GREY, RED, left_half, png_of, stripes
 
 pytestmark = NEEDS_BROWSER
 PALE_RED = (150, 50, 50)
@@ -161,3 +168,128 @@ def test_the_least_sure_photo_is_one_click_away(tab: Tab) -> None:
     assert "unsure.png" in first.get_attribute("aria-label")
     first.click()
     tab.see("#editor-title >> text=Correct unsure.png")
+
+
+def test_many_photos_stay_quick_can_be_stopped_and_continued(tab: Tab) -> None:
+    page = tab.page
+    teach(tab)
+    small = [photo(f"{number}.png", RED, GREY, size=(20, 30)) for number in range(60)]
+    tab.drop("#photo-files", *small)
+    page.click("#stop")
+    tab.see("#progress >> text=photos are left")
+    tab.wait("document.querySelectorAll('#list li').length === 60")
+    tab.wait("!document.querySelector('#photo-progress').textContent")
+    tab.see("#progress >> text=of 60 photos are left")  # what is dropped after a stop waits as well
+    page.click("#continue")
+    tab.until_done()
+    assert page.locator("#list .dots").count() == 60
+    assert page.locator("#list img[loading=lazy]").count() == 60
+
+
+def test_everything_goes_into_one_zip_and_buttons_say_why_they_wait(
+    browser: Any, tiny_head: Path, tmp_path: Path
+) -> None:
+    Segmenter.load(tiny_head, learn=False).fit([Example(stripes(RED, GREY), {"red": (0, 0, 30, 40)})]).save(
+        tmp_path / "red.emat"
+    )
+    with serving(Segmenter.load(tiny_head, learn=False), private=True) as address:
+        context = browser.new_context(accept_downloads=True)
+        tab = Tab(context, address)
+        page = tab.page
+        assert page.locator("#export").get_attribute("title") == "Add an example in step 2 first"
+        assert page.locator("#save").get_attribute("aria-disabled") == "true"
+        page.click("#export", force=True)
+        tab.see("#messages >> text=Add an example in step 2 first.")
+        fitted = {"name": "red.emat", "mimeType": "application/octet-stream"}
+        page.set_input_files("#fitted-file", [{**fitted, "buffer": (tmp_path / "red.emat").read_bytes()}])
+        tab.see("#examples li")
+        assert page.locator("#export").get_attribute("title") == "Drop photos in step 3 first"
+        tab.drop("#photo-files", photo("b.png", RED, BLUE))
+        tab.until_done()
+        for box in page.locator("#parts input").all():
+            box.check()
+        with page.expect_download() as download:
+            page.click("#export")
+        with zipfile.ZipFile(download.value.path()) as archive:
+            names = set(archive.namelist())
+            rows = list(csv.reader(io.StringIO(archive.read("scores.csv").decode())))
+        assert download.value.suggested_filename == "emat-results.zip"
+        expected = {"png/masks/b.png", "coco/annotations.json", "overlay/b.jpg", "objects.csv", "red.emat"}
+        assert expected <= names
+        assert {name.split("/")[0] for name in names} >= {"labelme", "yolo"}
+        assert rows[1][0] == "b.png"
+        context.close()
+        assert tab.foreign == tab.problems == []
+
+
+def test_sessions_survive_the_server_and_can_be_deleted(
+    browser: Any, tiny_head: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EMAT_HOME", str(tmp_path))
+    context = browser.new_context()
+    segmenter = Segmenter.load(tiny_head, learn=False)
+    with serving(segmenter, 7990) as address:
+        tab = Tab(context, address)
+        teach(tab)
+        tab.drop("#photo-files", photo("b.png", RED, BLUE))
+        tab.until_done()
+    with serving(Segmenter.load(tiny_head, learn=False), 7990) as address:
+        tab.reload()
+        tab.see("#examples li")
+        tab.see("#list li")
+        other = Tab(context, address)
+        assert "No class yet" in other.see("#classes").inner_text(), "another tab begins with nothing"
+        other.see("#saved >> text=1 example, 1 photo")
+        other.page.click("#saved .open-saved")
+        other.see("#examples li")
+        third = Tab(context, address)
+        third.page.click("#saved .cross")
+        third.page.wait_for_selector("#saved", state="hidden")
+        assert list((tmp_path / "studio").iterdir()) == []
+    context.close()
+
+
+def test_start_over_empties_the_page(tab: Tab) -> None:
+    teach(tab)
+    tab.page.click("#start-over")
+    tab.see("#classes .empty")
+    tab.see("#examples .empty")
+    tab.reload()
+    tab.see("#classes .empty")
+
+
+def test_tabs_do_not_see_each_other(tab: Tab, address: str) -> None:
+    tab.name_classes("secret", 1)
+    other = Tab(tab.page.context, address)
+    assert "No class yet" in other.see("#classes").inner_text()
+    other.page.close()
+
+
+def test_names_are_shown_and_never_run(tab: Tab) -> None:
+    names = ["<img src=x onerror=document.title=1>", "${document.title=2}", "{{value}}"]
+    tab.name_classes(", ".join(names), 3)
+    assert [chip.inner_text() for chip in tab.page.locator("#classes .chip span").all()] == names
+    tab.draft(f"{names[0]}.png", RED, GREY)
+    assert [button.inner_text() for button in tab.page.locator(".paints button").all()][:3] == names
+    assert tab.page.title() == "emat studio"
+
+
+def test_what_is_wrong_is_said_in_a_sentence(tab: Tab) -> None:
+    tab.expected.append("422")
+    tab.drop("#draft-files", photo("a.png", RED))
+    tab.see("#messages >> text=Name at least one class in step 1")
+    tab.name_classes("red", 1)
+    tab.page.fill("#class-name", "Red")
+    tab.page.press("#class-name", "Enter")
+    tab.see("#messages >> text=There is already a class 'Red'")
+    assert "rror" not in tab.page.locator("#messages").inner_text()
+
+
+def test_paint_is_sent_to_be_kept_while_one_paints(tab: Tab) -> None:
+    tab.name_classes("red", 1)
+    tab.draft("a.png", RED, GREY)
+    with tab.page.expect_request(lambda request: "paint?then=keep" in request.url) as sent:
+        tab.drag((100.5, 100.5), (200.5, 100.5))
+    paint = read_mask(sent.value.post_data_buffer)
+    assert paint.shape == LARGE
+    assert set(np.unique(paint)) == {0, 1}

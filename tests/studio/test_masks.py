@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emat.inference.prediction import Prediction, Thresholds
-from emat.studio.masks import is_present, label_map, moved_thresholds, object_image, results
+from emat.studio.masks import is_present, label_map, moved_thresholds, note_drawn, object_image, results
 from emat.studio.photos import keep_photo
 from emat.studio.session import Session, StudioQuery
 
@@ -26,6 +26,7 @@ def query(session_with_classes: Session, prediction: Prediction) -> StudioQuery:
     query = StudioQuery(1, keep_photo(prediction.photo, "a.png", session.photo_file(1)), prediction.scores)
     session.maps.write(1, prediction)
     session.queries[1] = query
+    note_drawn(session, query)
     return query
 
 
@@ -98,3 +99,14 @@ def test_two_objects_are_counted_apart(session_with_classes: Session) -> None:
     assert sorted(red.objects) == [100, 300]
     labels = label_map(session, query, NUMBERS, (40, 60))
     assert object_image(session, query, labels, NUMBERS).max() == 2
+
+
+def test_a_class_is_present_only_if_some_pixel_shows_it(session_with_classes: Session) -> None:
+    session = session_with_classes
+    maps = {"red": np.full((40, 60), 0.9, np.float32), "blue": np.full((40, 60), 0.8, np.float32)}
+    both = Prediction(np.zeros((40, 60, 3), np.uint8), {"red": 0.9, "blue": 0.9}, maps)
+    query = StudioQuery(1, keep_photo(both.photo, "a.png", session.photo_file(1)), both.scores)
+    session.maps.write(1, both)
+    note_drawn(session, query)
+    assert is_present(session, query, "red")
+    assert not is_present(session, query, "blue"), "its score is high, but red is likelier everywhere"

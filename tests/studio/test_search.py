@@ -60,6 +60,8 @@ def test_it_stops_and_continues_where_it_stopped(
     assert session.search.phase == "stopped"
     assert [query.scores is not None for query in session.queries.values()] == [True, False, False, False]
     changes = session.queries[next(iter(session.queries))].changes
+    search.look_at_new()
+    assert session.search.phase == "stopped", "a photo that comes later does not start it again"
     search.start()
     search.wait()
     assert session.search.phase == "idle"

@@ -32,7 +32,7 @@ const MARKUP = `
     </div>
     <div class="group" role="group" aria-label="Zoom">
       <button type="button" data-do="zoom-out" title="Zoom out (−)" aria-label="Zoom out">−</button>
-      <button type="button" data-do="fit" title="Show the whole photo (F)" aria-label="Show the whole photo">Fit</button>
+      <button type="button" data-do="fit" title="Show the whole photo (F)" aria-label="Fit the whole photo">Fit</button>
       <button type="button" data-do="zoom-in" title="Zoom in (+)" aria-label="Zoom in">+</button>
     </div>
   </div>

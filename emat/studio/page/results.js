@@ -111,17 +111,21 @@ export class Results {
 
   _showProgress() {
     const {phase, done, count, problem} = this.state.search, left = this.state.photos.filter(photo => !photo.current).length;
-    const stamp = JSON.stringify([phase, done, count, problem, phase === "stopped" && left]);
-    if (stamp === this.progressStamp) return;
-    this.progressStamp = stamp;
-    const bar = share => h("span", {class: "bar"}, h("i", {style: {width: `${100 * share}%`}}));
-    const button = (name, text) => h("button", {type: "button", id: name, onclick: () => this.act(name)}, text);
-    $("#progress").replaceChildren(...{
-      learning: [bar(0), h("span", {}, "Learning from your examples")],
-      looking: [bar(done / Math.max(1, count)), h("span", {}, `Looking at photo ${done + 1} of ${count}`), button("stop", "Stop")],
-      stopped: left ? [h("span", {}, `Stopped: ${left} of ${this.state.photos.length} photos are left`), button("continue", "Continue")] : [],
-      idle: problem ? [h("span", {class: "problem"}, problem)] : [],
-    }[phase]);
+    const box = $("#progress"), stamp = JSON.stringify([phase, problem, phase === "stopped" && left]);
+    if (stamp !== this.progressStamp) {  // only then: a button that is made anew all the time cannot be clicked
+      this.progressStamp = stamp;
+      const bar = h("span", {class: "bar"}, h("i"));
+      const button = (name, text) => h("button", {type: "button", id: name, onclick: () => this.act(name)}, text);
+      box.replaceChildren(...{
+        learning: [bar, h("span", {}, "Learning from your examples")],
+        looking: [bar, h("span", {class: "count"}), button("stop", "Stop")],
+        stopped: left ? [h("span", {}, `Stopped: ${left} of ${this.state.photos.length} photos are left`), button("continue", "Continue")] : [],
+        idle: problem ? [h("span", {class: "problem"}, problem)] : [],
+      }[phase]);
+    }
+    if (phase !== "looking") return;
+    box.querySelector(".bar i").style.width = `${100 * done / Math.max(1, count)}%`;
+    box.querySelector(".count").textContent = `Looking at photo ${done + 1} of ${count}`;
   }
 
   // ---- The large view
@@ -142,7 +146,7 @@ export class Results {
         tool("›", "Next photo", "Next (→)", () => this.step(1))),
       this.window,
       h("div", {class: "row viewer-tools"}, h("label", {class: "before-after"}, "Before", this.slider, "After"),
-        h("span", {class: "group"}, tool("−", "Zoom out", "Zoom out (−)", () => this.zoom(0.8)), tool("Fit", "Show the whole photo", "Fit (0)", () => this.fit()),
+        h("span", {class: "group"}, tool("−", "Zoom out", "Zoom out (−)", () => this.zoom(0.8)), tool("Fit", "Fit the whole photo", "Fit (0)", () => this.fit()),
           tool("+", "Zoom in", "Zoom in (+)", () => this.zoom(1.25)))),
       h("div", {class: "row"}, this.correctButton, h("label", {class: "switch"}, this.switch, h("span", {}, "Count single objects"))),
       this.table);
