@@ -61,6 +61,7 @@ def predict_slide(segmenter: Segmenter, slide: Slide, tiles: Tiles, answer: Slid
     """
     alone = segmenter.copy()
     alone.tiles = None
+    alone.reading = Reading(segmenter.reading.stretch)  # the limit is the slide's, and windows have one of their own
     height, width = slide.size
     side = part_side(slide.size, tiles)
     margin = round(side * MARGIN)
