@@ -20,7 +20,7 @@ def command(
     segmenter: Annotated[str, typer.Argument(help="A file that `emat fit` wrote; with --head-only also a head.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="The ONNX file.")],
     size: Annotated[
-        str | None, typer.Option(help="Width and height of the photos that it will take, such as 640x480.")
+        str | None, typer.Option("--photo-size", help="Width and height of the photos that it takes, such as 640x480.")
     ] = None,
     head_only: Annotated[
         bool, typer.Option("--head-only", help="Only the network: from the tokens of query and support to logits.")
@@ -32,10 +32,10 @@ def command(
     Examples and learner are in the file, class names and thresholds in its metadata. The number of photos is free,
     their size is fixed. The file is kept only if its answers are those of the segmenter, within 0.0001.
 
-    Example: emat export pets.emat -o pets.onnx --size 640x480
+    Example: emat export pets.emat -o pets.onnx --photo-size 640x480
     """
     if head_only and size is not None:
-        raise EmatError("--size is for a whole segmenter; the head alone takes tokens")
+        raise EmatError("--photo-size is for a whole segmenter; the head alone takes tokens")
     chosen = DEFAULT_SIZE if size is None else _size(size)
     loaded = Segmenter.load(segmenter, device="cpu")
     if head_only:
@@ -57,5 +57,5 @@ def _size(text: str) -> tuple[int, int]:
     """Height and width from text such as 640x480."""
     found = re.fullmatch(r"(\d+)x(\d+)", text)
     if found is None or not int(found[1]) or not int(found[2]):
-        raise EmatError(f"--size is {text!r}; give width and height in pixels, such as 640x480")
+        raise EmatError(f"--photo-size is {text!r}; give width and height in pixels, such as 640x480")
     return int(found[2]), int(found[1])

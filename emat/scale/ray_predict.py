@@ -95,14 +95,17 @@ def _run(ray: Any, todo: list[dict[str, Any]], arguments: tuple[Any, ...], optio
         folder = str(Path(__file__).parents[2])
         paths = os.pathsep.join([folder, *filter(None, [os.environ.get("PYTHONPATH")])])
         environment = {} if options.address else {"runtime_env": {"env_vars": {"PYTHONPATH": paths}}}
-        ray.init(
-            address=options.address,
-            num_cpus=None if options.address or options.workers is None else options.workers * options.cores,
-            include_dashboard=False,
-            log_to_driver=False,
-            logging_level="ERROR",
-            **environment,
-        )
+        try:
+            ray.init(
+                address=options.address,
+                num_cpus=None if options.address or options.workers is None else options.workers * options.cores,
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level="ERROR",
+                **environment,
+            )
+        except Exception as error:  # Ray has no error of its own for this
+            raise EmatError(f"Ray did not start or cannot be reached ({str(error).strip().splitlines()[0]})") from None
     try:
         ray.data.DataContext.get_current().enable_progress_bars = False
         resources = ray.cluster_resources()
@@ -117,9 +120,7 @@ def _run(ray: Any, todo: list[dict[str, Any]], arguments: tuple[Any, ...], optio
             compute=ray.data.ActorPoolStrategy(size=workers),
             num_cpus=options.cores,
             num_gpus=options.gpus or None,
-            max_restarts=-1,  # a worker that is lost is started again, and its batches are done by another one
-            max_task_retries=-1,
-        )
+        )  # Ray starts a worker that is lost again, and gives its batches to another one
         return sum(int(row["failed"]) for row in answered.iter_rows())
     finally:
         if began_here:

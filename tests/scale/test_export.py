@@ -168,8 +168,8 @@ def test_the_example_runs_it_without_torch_and_emat(exported: tuple[Segmenter, P
     ("words", "message"),
     [
         (("default", "-o", "x.onnx"), "without examples"),
-        (("FILE", "-o", "x.onnx", "--size", "640"), "width and height"),
-        (("default", "-o", "x.onnx", "--head-only", "--size", "9x9"), "for a whole segmenter"),
+        (("FILE", "-o", "x.onnx", "--photo-size", "640"), "width and height"),
+        (("default", "-o", "x.onnx", "--head-only", "--photo-size", "9x9"), "for a whole segmenter"),
     ],
 )
 def test_what_the_user_can_fix_is_one_sentence(

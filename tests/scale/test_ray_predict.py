@@ -27,6 +27,7 @@ pytest.importorskip("ray", reason="bulk prediction needs the extra `ray`, which 
 parquet = pytest.importorskip("pyarrow.parquet", reason="bulk prediction needs the extra `ray`")
 
 PHOTOS = 60
+PATIENT = {"RAY_raylet_start_wait_time_s": "300"}  # a busy machine starts Ray slowly
 
 
 @pytest.fixture
@@ -68,7 +69,7 @@ def assert_complete(out: Path, photos: Path, fitted: Segmenter) -> None:
 
 def start(fitted_file: Path, photos: Path, out: Path) -> "subprocess.Popen[str]":
     words = ["predict", fitted_file, photos, "-o", out, "--engine", "ray", "--ray-workers", "2", "--json"]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"} | PATIENT
     command = [sys.executable, "-m", "emat", *map(str, words)]
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
