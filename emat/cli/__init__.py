@@ -4,6 +4,7 @@ The module of a verb is imported only when that verb is used, so that `emat --he
 Each module has either `command`, a function, or `app`, a Typer application with verbs of its own.
 """
 
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -48,6 +49,7 @@ OLD_SPELLINGS: dict[str, dict[str, str]] = {
 
 INTERRUPTED = 130
 USER_CAN_FIX = 2
+FOR_THE_USER = (errno.ENAMETOOLONG, errno.ENOSPC, errno.EFBIG, errno.EROFS)  # wherever they come from
 
 
 def _version(asked: bool) -> None:
@@ -121,3 +123,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except BrokenPipeError:  # `emat ... | head` is not an error
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
+    except OSError as error:
+        if error.errno not in FOR_THE_USER:
+            raise
+        what = f"{error.filename[:60]!r}: " if isinstance(error.filename, str) else ""
+        typer.secho(f"emat: {what}{error.strerror}; choose another name or make room", err=True, fg=typer.colors.RED)
+        sys.exit(USER_CAN_FIX)

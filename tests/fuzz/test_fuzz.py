@@ -6,7 +6,7 @@ from tests.fuzz.kinds import KINDS
 from tests.fuzz.run import cases_of, fuzz
 
 # Seeds of cases that once failed, which the short run does not contain.
-FOUND: list[tuple[str, int]] = [("labelme", 13)]
+FOUND: list[tuple[str, int]] = [("labelme", 13), ("arguments", 1095)]
 
 
 @pytest.mark.parametrize("kind", KINDS)
