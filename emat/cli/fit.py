@@ -50,7 +50,9 @@ def command(
     ] = True,
     size: Annotated[
         str | None,
-        typer.Option(help="Longest side in pixels at which photos are learnt from (400), or auto: by the forecast."),
+        typer.Option(
+            help="Learn from photos of at most this many pixels a side, 400 by default; auto: by the forecast."
+        ),
     ] = None,
     stretch: StretchOption = None,
     max_pixels: MaxPixels = None,
