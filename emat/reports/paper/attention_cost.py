@@ -26,7 +26,7 @@ QUERY_SIDES = (5, 9)  # 25 and 81 query tokens instead of 2500
 CHUNKED_SIDES = (20, 28)  # emat keeps small pairs whole, so its chunks show with more tokens only
 TASKS_PER_GPU = 3  # paper: a batch of 9 on three GPUs
 GB = 10**9
-TYPICAL_COVER = 0.2  # of a photo by an object; the mean of PASCAL-5i's training lists is 0.21
+TYPICAL_COVER = 0.2  # of a photo by an object; a choice
 COVERS = (0.02, 0.1, 0.2, 0.4, 0.7, 1.0)
 FILLED, LEFT_OUT, IN_CHUNKS = "filled (as in CST)", "left out (as in EMAT)", "left out, in chunks (this package)"
 
