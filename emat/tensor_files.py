@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor
 
 from emat.errors import EmatError
@@ -101,13 +101,11 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
     copies = {
         name: value.detach().cpu().clone(memory_format=torch.contiguous_format) for name, value in tensors.items()
     }
-    try:
-        with whole_file(path) as unfinished:
-            save_file(copies, unfinished, dict(metadata))
-            _sort_metadata(unfinished)
-            unfinished.chmod(0o644)  # safetensors writes files that only their owner can read
-    except SafetensorError as error:  # for example if the disk is full
-        raise EmatError(f"{path} cannot be written: {error}; choose another folder or make room") from None
+    # Not `save_file`: it writes a hidden file of its own beside the path, which a killed run leaves behind.
+    content = save(copies, dict(metadata))
+    with whole_file(path) as unfinished:
+        unfinished.write_bytes(content)
+        _sort_metadata(unfinished)
 
 
 def _sort_metadata(path: Path) -> None:

@@ -107,6 +107,7 @@ class Answers:
 class MobileSAM(nn.Module):
     """The network: it encodes photos and answers prompts with masks. Its weights are frozen.
 
+    >>> import numpy as np
     >>> sam = MobileSAM()
     >>> photo = sam.encode(np.zeros((30, 40, 3), np.uint8))
     >>> sam.answer(photo, [Prompt(inside=[(20, 15)])])[0].logits.shape

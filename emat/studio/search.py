@@ -42,10 +42,13 @@ class Search:
                 self._thread.start()
 
     def stop(self) -> None:
-        """End after the photo that is being looked at; `start` continues."""
+        """End after the photo that is being looked at; photos that come later wait too, until `start` continues."""
         with self._lock:
-            if self._thread is not None:
-                self._stop.set()
+            self._stop.set()
+            if self._thread is None:  # between two photos that are being sent
+                with self.session.lock:
+                    self.session.search.phase = "stopped"
+                    self.session.changed()
 
     def look_at_new(self) -> None:
         """Begin because there is a further photo, unless the user has stopped the search."""
@@ -76,8 +79,6 @@ class Search:
             problem = ""
         except EmatError as error:
             phase, problem = "idle", str(error)
-        if phase != "stopped":
-            self._stop.clear()  # it came too late
         with session.lock:
             session.search.phase, session.search.problem = phase, problem
             session.changed()
@@ -106,7 +107,7 @@ class Search:
             self._say("looking", done, len(stale))
             if query.key in session.queries:
                 self._predict(query, version)
-        return "idle"
+        return "stopped" if self._stop.is_set() else "idle"  # photos that are still being sent wait then
 
     def _predict(self, query: StudioQuery, version: int) -> None:
         session = self.session

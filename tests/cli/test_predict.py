@@ -87,10 +87,12 @@ def test_regions_are_written_as_masks_or_as_polygons_of_a_given_tolerance(
 ) -> None:
     def predicted(*options: object) -> list[Any]:
         out = tmp_path / "-".join(map(str, options))
-        everywhere = ("--threshold-presence", 0, "--threshold-mask", 0)
-        assert run("predict", fitted, album / "b.png", "-o", out, "--format", "labelme", *everywhere, *options) == 0
+        half = ("--threshold-presence", 0, "--threshold-mask", level)
+        assert run("predict", fitted, album / "b.png", "-o", out, "--format", "labelme", *half, *options) == 0
         return json.loads((out / "b.json").read_text())["shapes"]
 
+    prediction = Segmenter.load(fitted).predict(album / "b.png")
+    level = float(np.median([prediction.probability(name) for name in prediction.classes]))
     exact, loose = predicted("--tolerance", 0), predicted("--tolerance", 5)
     assert {shape["shape_type"] for shape in exact} == {"polygon"}
     assert sum(len(shape["points"]) for shape in loose) < sum(len(shape["points"]) for shape in exact)

@@ -64,7 +64,7 @@ def test_a_head_without_a_backbone_in_its_file_needs_the_option(
     write_tensors(silent, load_file(head), {})
     words = (silent, "--data", photos, "--folds", 2, "--tasks", 2, "--size", 64, "-o", tuned)
     assert tune(*words) == 2
-    assert "name it by --backbone" in capsys.readouterr().err
+    assert "name it with --backbone" in capsys.readouterr().err
     assert tune(*words, "--backbone", "efficientnet-lite2") == 0
     assert "if classes that are not present have no mask" in capsys.readouterr().out
     assert load_head(tuned).backbone == "efficientnet-lite2"

@@ -42,9 +42,20 @@ class Commands:
             cwd=Path(__file__).parents[2],
         )
 
-    def run(self, *arguments: object, kill_after: float | None = None, file_limit: int | None = None) -> Ended:
+    def run(
+        self,
+        *arguments: object,
+        kill_after: float | None = None,
+        file_limit: int | None = None,
+        home: Path | None = None,
+    ) -> Ended:
         """Run `emat ARGUMENTS`, and kill it after so many seconds if it has not ended by then."""
-        asked = {"arguments": [str(each) for each in arguments], "kill_after": kill_after, "file_limit": file_limit}
+        asked = {
+            "arguments": [str(each) for each in arguments],
+            "kill_after": kill_after,
+            "file_limit": file_limit,
+            "home": None if home is None else str(home),
+        }
         self._process.stdin.write(json.dumps(asked) + "\n")
         self._process.stdin.flush()
         return Ended(**json.loads(self._process.stdout.readline()))

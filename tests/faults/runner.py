@@ -1,7 +1,7 @@
 """Runs commands of emat in children that can be killed, each within a limit of file size; torch is loaded only once.
 
 It reads a JSON object on each line and answers with one: {"arguments": [...], "kill_after": seconds or null,
-"file_limit": bytes or null} gives {"code": ..., "out": ..., "err": ..., "seconds": ...}.
+"file_limit": bytes or null, "home": folder or null} gives {"code": ..., "out": ..., "err": ..., "seconds": ...}.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ import emat.inference.segmenter  # noqa: F401
 from emat.cli import main
 
 
-def child(arguments: list[str], file_limit: int | None, out: int, err: int) -> None:
+def child(arguments: list[str], file_limit: int | None, home: str | None, out: int, err: int) -> None:
     """Run a command in this process and end it; nothing of the parent may go on here."""
     code = 1
     try:
@@ -32,6 +32,8 @@ def child(arguments: list[str], file_limit: int | None, out: int, err: int) -> N
         os.dup2(err, 2)
         if file_limit is not None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (file_limit, file_limit))
+        if home is not None:
+            os.environ["EMAT_HOME"] = home
         main(arguments)
         code = 0
     except SystemExit as ended:
@@ -51,7 +53,7 @@ def run(asked: dict[str, Any]) -> dict[str, object]:
     began = time.monotonic()
     process = os.fork()
     if process == 0:
-        child(asked["arguments"], asked["file_limit"], pipes[0][1], pipes[1][1])
+        child(asked["arguments"], asked["file_limit"], asked["home"], pipes[0][1], pipes[1][1])
     after = asked["kill_after"]
     if after is not None:
         while time.monotonic() - began < after:

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from emat.files import UNFINISHED
 from tests.faults.conftest import Commands
@@ -76,6 +78,38 @@ def test_a_killed_evaluation_goes_on_and_has_the_same_results(
     assert [path.name for path in (tmp_path / "killed").iterdir()] == ["results.json"]
     contents = [json.loads((tmp_path / name / "results.json").read_text()) for name in ("whole", "killed")]
     assert contents[0]["cells"] == contents[1]["cells"]
+
+
+def test_a_killed_training_resumes_and_has_the_same_weights(commands: Commands, album: Path, tmp_path: Path) -> None:
+    run = ("train", "--data", album, "--size", 64, "--support-grid", 4, "--batch", 2, "--tasks-per-epoch", 4)
+    options = (*run, "--max-tasks", 12, "--val-tasks", 0, "--device", "cpu", "--out")
+    whole = commands.run(*options, tmp_path / "whole")
+    assert whole.code == 0, whole.err
+    chance, killed = random.Random("train"), tmp_path / "killed"
+    for _ in range(KILLS):
+        resumed = ["--resume"] if (killed / "state.pt").is_file() else []
+        commands.run(*options, killed, *resumed, kill_after=chance.uniform(0.3, 1) * whole.seconds)
+    ended = commands.run(*options, killed, *(["--resume"] if (killed / "state.pt").is_file() else []))
+    assert ended.code == 0, ended.err
+    found, expected = (load_file(folder / "last.safetensors") for folder in (killed, tmp_path / "whole"))
+    assert all(torch.equal(found[name], value) for name, value in expected.items())
+    assert not [name for name in files_in(killed) if UNFINISHED in name]
+
+
+def test_a_killed_import_of_weights_leaves_all_or_nothing(commands: Commands, head: Path, tmp_path: Path) -> None:
+    folder, checkpoint = tmp_path / "home", tmp_path / "best.ckpt"
+    torch.save({"state_dict": {f"learner.{name}": value for name, value in load_file(head).items()}}, checkpoint)
+    words = ("weights", "import", checkpoint, "--as", "mine")
+    whole = commands.run(*words, home=folder / "whole")
+    assert whole.code == 0, whole.err
+    chance = random.Random("import")
+    for _ in range(2 * KILLS):
+        commands.run(*words, home=folder / "killed", kill_after=chance.uniform(0, 1) * whole.seconds)
+        kept = [path for path in (folder / "killed").rglob("mine*") if UNFINISHED not in path.name]
+        assert all(load_file(path) for path in kept if path.suffix == ".safetensors"), "a file that is there is whole"
+    ended = commands.run(*words, home=folder / "killed")
+    assert ended.code == 0, ended.err
+    assert files_in(folder / "killed") == files_in(folder / "whole")
 
 
 @pytest.mark.parametrize("verb", ["fit", "predict", "convert"])

@@ -151,7 +151,7 @@ def test_metadata_that_are_no_numbers_are_refused(head: Path, tmp_path: Path) ->
 def test_a_head_without_backbone_asks_for_one(head: Path, tmp_path: Path) -> None:
     path = tmp_path / "silent.safetensors"
     write_tensors(path, load_file(head), {})
-    with pytest.raises(EmatError, match="name it by --backbone"):
+    with pytest.raises(EmatError, match="name it with --backbone"):
         load_evaluated(path)
 
 

@@ -60,7 +60,8 @@ class Tab:
         self.page.wait_for_function(f"() => {condition}")
 
     def until_done(self) -> None:
-        """Until all photos were looked at."""
+        """Until all photos were sent and looked at."""
+        self.wait("!document.querySelector('#photo-progress').textContent")
         self.wait("document.querySelectorAll('#list li').length && !document.querySelector('#progress').firstChild")
 
     def drop(self, zone: str, *files: dict[str, Any]) -> None:

@@ -4,7 +4,7 @@ import {$, Problem, ask, dropZone, h, keyed, percent, say} from "/dom.js";
 import {Painting} from "/painting.js";
 import {Results} from "/results.js";
 
-const KEY = "emat-studio", AT_ONCE = 3, POLL = 400;
+const KEY = "emat-studio", POLL = 400;
 let state = null, constants = null, polling = 0;
 
 const get = async path => (await ask(path)).json();
@@ -160,22 +160,18 @@ function showForecast() {
 
 async function upload(files, to, progress) {
   let done = 0, failed = 0;
-  const queue = [...files];
-  const work = async () => {
-    for (let file; (file = queue.shift());) {
-      progress.textContent = files.length > 1 ? `Reading ${done + 1} of ${files.length}` : `Reading ${file.name}`;
-      try {
-        const answer = await ask(`/api/${state.session}/upload?to=${to}&name=${encodeURIComponent(file.name)}`, {method: "POST", body: file});
-        show((await answer.json()).state);
-      } catch (error) {
-        failed++;
-        complain(error);
-        if (error.status === 0 || error.status === 410) queue.length = 0;
-      }
-      done++;
+  for (const file of files) {  // one after the other, so that photos are listed in the order in which they were dropped
+    progress.textContent = files.length > 1 ? `Reading ${done + 1} of ${files.length}` : `Reading ${file.name}`;
+    try {
+      const answer = await ask(`/api/${state.session}/upload?to=${to}&name=${encodeURIComponent(file.name)}`, {method: "POST", body: file});
+      show((await answer.json()).state);
+    } catch (error) {
+      failed++;
+      complain(error);
+      if (error.status === 0 || error.status === 410) break;
     }
-  };
-  await Promise.all(Array.from({length: Math.min(AT_ONCE, files.length)}, work));
+    done++;
+  }
   progress.textContent = "";
   return failed < files.length;
 }
