@@ -76,6 +76,8 @@ def test_it_fits_the_screen(browser: Any, address: str, width: int, scheme: str)
 
 
 def test_the_whole_way_by_keyboard(tab: Tab) -> None:
+    from playwright.sync_api import TimeoutError as TooLate
+
     page = tab.page
 
     def focus_on(selector: str) -> None:
@@ -85,14 +87,24 @@ def test_the_whole_way_by_keyboard(tab: Tab) -> None:
             page.keyboard.press("Tab")
         raise AssertionError(f"the Tab key does not reach {selector}")
 
+    def choose_files(selector: str, *files: dict[str, Any]) -> None:
+        for attempt in range(3):  # the page may be drawn anew between focus and key, which then finds nobody
+            focus_on(selector)
+            try:
+                with page.expect_file_chooser(timeout=5_000) as chooser:
+                    page.keyboard.press(" ")
+            except TooLate:
+                if attempt == 2:
+                    raise
+            else:
+                chooser.value.set_files(list(files))
+                return
+
     focus_on("#class-name")
     page.keyboard.type("red")
     page.keyboard.press("Enter")
     tab.see("#classes .chip")
-    focus_on("#draft-files input")
-    with page.expect_file_chooser(timeout=15_000) as chooser:
-        page.keyboard.press(" ")
-    chooser.value.set_files([photo("a.png", RED, GREY)])
+    choose_files("#draft-files input", photo("a.png", RED, GREY))
     tab.wait_for_editor()
     for _ in range(12):
         page.keyboard.press("ArrowLeft")
@@ -102,10 +114,7 @@ def test_the_whole_way_by_keyboard(tab: Tab) -> None:
     focus_on("#editor-done")
     page.keyboard.press("Enter")
     tab.see("#examples li")
-    focus_on("#photo-files input")
-    with page.expect_file_chooser(timeout=15_000) as chooser:
-        page.keyboard.press(" ")
-    chooser.value.set_files([photo("b.png", RED, GREY), photo("c.png", GREY)])
+    choose_files("#photo-files input", photo("b.png", RED, GREY), photo("c.png", GREY))
     tab.until_done()
     focus_on("#viewer .window")
     page.keyboard.press("ArrowRight")
