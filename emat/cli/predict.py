@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
@@ -95,6 +95,22 @@ def command(
     Example: emat predict pets.emat holiday/ -o masks --format png,overlay --refine auto
     """
     if engine != "local" or ray_address is not None or ray_workers is not None:
+        _refuse_with_ray(
+            {
+                "--format": format != "png",
+                "--tiles": tiles is not None,
+                "--refine": refine != "none",
+                "--table": table is not None,
+                "--pixel-size": pixel_size is not None,
+                "--instances": instances,
+                "--pages": pages is not None,
+                "--stretch": stretch is not None,
+                "--max-pixels": max_pixels is not None,
+                "--threshold-presence": threshold_presence is not None,
+                "--threshold-mask": threshold_mask is not None,
+                "--shapes": shapes is not None,
+            }
+        )
         _on_ray(segmenter, photos, out, engine, RayOptions(ray_address, ray_workers), as_json)
         return
     folder = Path(out)
@@ -141,6 +157,15 @@ def command(
     _tell(files, skipped, scores, folder, format, as_json)
     if skipped:
         raise typer.Exit(SOME_SKIPPED)
+
+
+def _refuse_with_ray(given: Mapping[str, bool]) -> None:
+    """Raise an EmatError if an option was given that Ray would ignore."""
+    if unknown := [flag for flag, was_given in given.items() if was_given]:
+        raise EmatError(
+            f"--engine ray writes scores, areas and run lengths only and does not take {', '.join(unknown)}; "
+            "leave that away, or predict without --engine ray"
+        )
 
 
 def _on_ray(segmenter: Path, photos: list[str], out: str, engine: str, options: RayOptions, as_json: bool) -> None:

@@ -271,3 +271,14 @@ def test_options_of_refinement_and_tables_are_checked(
 ) -> None:
     assert run("predict", fitted, album, "-o", tmp_path / "out", *options) == 2
     assert message in capsys.readouterr().err.replace("\n", " ")
+
+
+@pytest.mark.parametrize(
+    "option", [("--format", "coco"), ("--tiles", 2), ("--refine", "auto"), ("--threshold-mask", 0.7)]
+)
+def test_options_that_ray_does_not_know_are_refused(
+    fitted: Path, album: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], option: tuple[object, ...]
+) -> None:
+    assert run("predict", fitted, album, "-o", tmp_path / "rows", "--engine", "ray", *option) == 2
+    assert f"does not take {option[0]}; leave that away" in capsys.readouterr().err
+    assert not (tmp_path / "rows").exists()
