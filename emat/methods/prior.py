@@ -17,7 +17,7 @@ Then the ways of a task are judged together:
 A photo that resembles everything resembles its own class most, so a way that is far behind another one is probably
 absent. The terms of the mask take away the masks of classes that are probably absent. The constants were chosen on
 500 2-way tasks of train-list photos, with the classes of PASCAL's folds 1 and 3 and heads that never saw them
-(`benchmarks/prior_rule.py`).
+(`benchmarks/prior_rule.py` shows what other values give).
 """
 
 import math
