@@ -2,9 +2,9 @@
 # The experiment of docs/results.md, step by step. Every step goes on where it stopped when it is given again.
 #
 #   benchmarks/experiment.sh train METHOD FOLD   train emat or cst without the fold's classes
-#   benchmarks/experiment.sh further FOLD        train the head of emat on FURTHER more tasks, with a new cosine
+#   benchmarks/experiment.sh further METHOD FOLD train that head on FURTHER more tasks, with a new cosine
 #   benchmarks/experiment.sh default             both steps without leaving classes out: the bundled head
-#   benchmarks/experiment.sh eval METHOD FOLD    evaluate emat, emat-prior, cst or prototype: three settings, 2-way 1-shot
+#   benchmarks/experiment.sh eval METHOD FOLD    evaluate emat, emat-prior, cst, emat-me-ld or prototype: three settings, 2-way 1-shot
 #   benchmarks/experiment.sh all                 everything, one after the other
 #
 # PASCAL names the photos of PASCAL-5i, MASKS their masks (a folder or zip), LISTS the fold lists, COCO a COCO data set.
@@ -28,29 +28,32 @@ train() { # method, folder, tasks, options
 
 evaluate() { # method, fold
   local head=$RUNS/${1%-prior}-fold$2/last.safetensors
-  if [[ $1 = emat* && -f $RUNS/further-fold$2/last.safetensors ]]; then head=$RUNS/further-fold$2/last.safetensors; fi
+  local longer=$RUNS/further-${1%-prior}-fold$2/last.safetensors
+  if [ -f "$longer" ]; then head=$longer; fi
   local which=(--model "$head" --method "$1" --size 384)
   if [ "$1" = prototype ]; then which=(--method prototype --size 400); fi
   emat eval "${which[@]}" "${DATA[@]}" --fold "$2" --way 2 --shot 1 --setting all --tasks "$TASKS" \
     -o "$RUNS/results/$1-fold$2.json"
 }
 
-further() { # name of the new run, name of the run it starts from, options
-  train emat "$RUNS/further-$1" "$FURTHER" --start-from "$RUNS/$2/last.safetensors" "${@:3}"
+further() { # method, name of the run it starts from, options
+  train "$1" "$RUNS/further-$2" "$FURTHER" --start-from "$RUNS/$2/last.safetensors" "${@:3}"
 }
 
 case ${1:-} in
   train) train "$2" "$RUNS/$2-fold$3" "$TRAINING" --fold "$3" ;;
-  further) further "fold$2" "emat-fold$2" --fold "$2" ;;
-  default) train emat "$RUNS/default" "$TRAINING" && further default default ;;
+  further) further "$2" "$2-fold$3" --fold "$3" ;;
+  default) train emat "$RUNS/default" "$TRAINING" && further emat default ;;
   eval) evaluate "$2" "$3" ;;
   all)
     for fold in 0 1 2 3; do
-      for method in emat cst; do train "$method" "$RUNS/$method-fold$fold" "$TRAINING" --fold "$fold"; done
-      further "fold$fold" "emat-fold$fold" --fold "$fold"
+      for method in emat cst; do
+        train "$method" "$RUNS/$method-fold$fold" "$TRAINING" --fold "$fold"
+        further "$method" "$method-fold$fold" --fold "$fold"
+      done
       for method in emat emat-prior cst prototype; do evaluate "$method" "$fold"; done
     done
-    train emat "$RUNS/default" "$TRAINING" && further default default
+    train emat "$RUNS/default" "$TRAINING" && further emat default
     ;;
   *) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0" && exit 2 ;;
 esac
