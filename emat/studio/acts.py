@@ -1,22 +1,90 @@
-"""What the buttons of the page do, by name. Each takes the session and the values that the page sent."""
+"""What buttons and clicks do. Each button has a name, and takes the session and the values that the page sent."""
 
 import ctypes
 import gc
 import shutil
 import sys
-from collections.abc import Callable, Mapping
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 from emat.errors import EmatError
-from emat.studio import corrections, dropped, examples
-from emat.studio.clicks import Clicks
-from emat.studio.photos import safe_name
+from emat.inference.example import Mask
+from emat.refine.click import Clicker
+from emat.refine.mobilesam import find_mobilesam
+from emat.studio import dropped, examples
+from emat.studio.photos import StudioPhoto, safe_name
 from emat.studio.session import Session
 from emat.studio.sessions import Sessions
 
-Values = Mapping[str, Any]
+MOST_ENCODED = 16  # photos, of about 4 MB each
+ABSENT = (
+    "clicking needs MobileSAM, which is not on this machine; run `emat weights fetch mobilesam` and reload the page"
+)
 MOST_IN_A_DROP = 500  # files
+
+Values = Mapping[str, Any]
+
+
+class Clicks:
+    """Answers clicks on the photos of all tabs. MobileSAM is loaded when the first photo is encoded."""
+
+    def __init__(self) -> None:
+        self._work = ThreadPoolExecutor(1, thread_name_prefix="emat studio clicks")
+        self._clickers: OrderedDict[str, Future[Clicker]] = OrderedDict()  # by the file of the photo
+        self._lock = threading.Lock()
+
+    def available(self) -> bool:
+        """Whether MobileSAM's weights are on this machine."""
+        return find_mobilesam() is not None
+
+    def prepare(self, photo: StudioPhoto) -> None:
+        """Encode a photo in the background, unless that was begun already."""
+        if self.available():
+            self._clicker(photo)
+
+    def is_ready(self, photo: StudioPhoto) -> bool:
+        """Whether a click on the photo is answered at once."""
+        clicker = self._clickers.get(str(photo.file))
+        return clicker is not None and clicker.done()
+
+    def mask(
+        self,
+        photo: StudioPhoto,
+        points: Sequence[tuple[float, float]],
+        labels: Sequence[int],
+        box: tuple[float, float, float, float] | None,
+    ) -> Mask:
+        """Return the mask (h, w) of the object that was clicked, at the photo's working size.
+
+        Raises:
+            EmatError: The weights are not here, or a point lies outside the photo.
+        """
+        if not self.available():
+            raise EmatError(ABSENT)
+        return self._clicker(photo).result().mask(points, labels, box)
+
+    def forget(self) -> None:
+        """Free the memory of all encodings; photos are encoded again when they are clicked."""
+        with self._lock:
+            self._clickers.clear()
+
+    def close(self) -> None:
+        """End the work in the background."""
+        self._work.shutdown(wait=False, cancel_futures=True)
+
+    def _clicker(self, photo: StudioPhoto) -> "Future[Clicker]":
+        with self._lock:
+            clicker = self._clickers.pop(str(photo.file), None)
+            if clicker is None or clicker.cancelled():
+                clicker = self._work.submit(lambda: Clicker(photo.pixels))
+            self._clickers[str(photo.file)] = clicker
+            while len(self._clickers) > MOST_ENCODED:
+                self._clickers.popitem(last=False)[1].cancel()
+            return clicker
 
 
 @dataclass(frozen=True)
@@ -130,9 +198,9 @@ ACTS: dict[str, Act] = {
     "remove-example": Act(
         lambda _, session, values: examples.remove_example(session, whole(values, "index")), searches=True
     ),
-    "remove-photo": Act(lambda _, session, values: corrections.remove_photo(session, whole(values, "key"))),
+    "remove-photo": Act(lambda _, session, values: examples.remove_photo(session, whole(values, "key"))),
     "threshold": Act(
-        lambda _, session, values: corrections.set_threshold(session, whole(values, "number"), number(values, "value"))
+        lambda _, session, values: examples.set_threshold(session, whole(values, "number"), number(values, "value"))
     ),
     "demo": Act(lambda _, session, __: examples.start_demo(session), searches=True),
     "stop": Act(lambda studio, session, _: studio.sessions.search(session).stop()),

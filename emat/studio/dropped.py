@@ -20,8 +20,7 @@ from emat.formats.yolo import read_yolo, read_yolo_names
 from emat.images import MASK_SUFFIXES, PHOTO_SUFFIXES, VOID, read_mask, read_object_mask
 from emat.inference.example import Mask
 from emat.studio.examples import add_class, add_draft, add_negative, find_draft, learn, skip_draft
-from emat.studio.paint import UNDECIDED, Painted, paint_of
-from emat.studio.photos import MAX_PIXELS, safe_name
+from emat.studio.photos import MAX_PIXELS, UNDECIDED, Painted, paint_of, safe_name
 from emat.studio.session import Draft, Session
 
 CLASS_LISTS = ("data.yaml", "dataset.yaml", "data.yml", "classes.txt", "labels.txt")

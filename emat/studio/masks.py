@@ -1,5 +1,9 @@
-"""The masks that the page shows and exports: predictions at the thresholds of each class, or what the user painted."""
+"""The masks that the page shows and exports, measured and drawn.
 
+They are predictions at the thresholds of each class, or what the user painted.
+"""
+
+import io
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -7,15 +11,21 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from emat.errors import EmatError
 from emat.formats.drawing import LabelMap
-from emat.images import resize_map, resize_mask
+from emat.images import Pixels, resize_map, resize_mask
 from emat.methods.base import Thresholds
 from emat.methods.label_map import make_label_map
+from emat.pictures.overlay import draw_overlay
 from emat.refine.fringes import absorb_fringes
 from emat.refine.instances import Instances, measure, separate
-from emat.studio.paint import UNDECIDED
-from emat.studio.photos import SMALL_SIDE
+from emat.studio.photos import SMALL_SIDE, UNDECIDED
 from emat.studio.session import Session, StudioQuery
+
+QUALITY = 88
+BORDER = 255  # of single objects: white is no class's colour
+
+Labelled = NDArray[np.int32]
 
 
 def thresholds_of(session: Session, name: str) -> Thresholds:
@@ -138,7 +148,7 @@ def single_objects(session: Session, query: StudioQuery, name: str, mask: NDArra
     return measure(separate(mask, known), resize_map(kept.probabilities[name], mask.shape))
 
 
-def object_image(session: Session, query: StudioQuery, labels: LabelMap, numbers: Mapping[str, int]) -> "Labelled":
+def object_image(session: Session, query: StudioQuery, labels: LabelMap, numbers: Mapping[str, int]) -> Labelled:
     """Number the single objects of all classes (H, W) from 1 throughout; 0 is background."""
     image = np.zeros(labels.shape, np.int32)
     for name, number in numbers.items():
@@ -149,4 +159,50 @@ def object_image(session: Session, query: StudioQuery, labels: LabelMap, numbers
     return image
 
 
-Labelled = NDArray[np.int32]
+def small_picture(session: Session, query: StudioQuery) -> bytes:
+    """The small picture of a photo with its masks, as JPEG."""
+    small = query.photo.small
+    labels = label_map(session, query, session.numbers, (small.shape[0], small.shape[1]))
+    return _jpeg(_drawn(small, labels))
+
+
+def large_picture(session: Session, query: StudioQuery, objects: bool) -> bytes:
+    """A photo with its masks at its working size, as JPEG; on demand with a line between single objects."""
+    labels = label_map(session, query, session.numbers, query.photo.working)
+    picture = np.array(_drawn(query.photo.pixels, labels))
+    if objects:
+        apart = object_image(session, query, labels, session.numbers)
+        picture[_borders(apart)] = BORDER
+    return _jpeg(Image.fromarray(picture))
+
+
+def example_picture(session: Session, index: int) -> bytes:
+    """The small picture of an example with its masks, as JPEG."""
+    examples = session.segmenter.examples_
+    if not 0 <= index < len(examples):
+        raise EmatError("this example is gone; reload the page")
+    small = examples[index].thumbnail
+    if small is None:
+        return _jpeg(Image.new("RGB", (16, 16), "gray"))
+    labels = np.zeros(small.photo.shape[:2], np.uint8)
+    for name, mask in small.masks.items():
+        labels[mask] = session.numbers.get(name, 0)
+    return _jpeg(_drawn(small.photo, labels))
+
+
+def _drawn(photo: Pixels, labels: LabelMap) -> Image.Image:
+    return draw_overlay(photo, labels, {}, legend=False)
+
+
+def _borders(apart: Labelled) -> NDArray[np.bool_]:
+    """The pixels of objects whose right or lower neighbour is not of the same object."""
+    border = np.zeros(apart.shape, bool)
+    border[:, :-1] |= apart[:, :-1] != apart[:, 1:]
+    border[:-1] |= apart[:-1] != apart[1:]
+    return border
+
+
+def _jpeg(picture: Image.Image) -> bytes:
+    data = io.BytesIO()
+    picture.save(data, "JPEG", quality=QUALITY)
+    return data.getvalue()

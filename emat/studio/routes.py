@@ -13,19 +13,16 @@ from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from emat.errors import EmatError
-from emat.studio import pictures
-from emat.studio.acts import Studio, Values, number, whole
-from emat.studio.clicks import ABSENT
-from emat.studio.corrections import correct, find_query, shown_paint
-from emat.studio.examples import add_example, find_draft
+from emat.studio import masks
+from emat.studio.acts import ABSENT, Studio, Values, number, whole
+from emat.studio.examples import add_example, correct, find_draft, find_query, shown_paint
 from emat.studio.export import PARTS, export
 from emat.studio.masks import results
-from emat.studio.paint import packed, read_paint
-from emat.studio.photos import StudioPhoto
+from emat.studio.photos import StudioPhoto, packed, read_paint
 from emat.studio.security import BodyTooLarge
 from emat.studio.session import Session
+from emat.studio.session_json import state
 from emat.studio.sessions import NoSession, TooManyTabs, owner_of
-from emat.studio.state import state
 
 PAGE = Path(__file__).with_name("page")
 TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
@@ -199,17 +196,17 @@ def _photo_file(_: Studio, session: Session, request: Request, __: bytes) -> Res
 
 def _small(_: Studio, session: Session, request: Request, __: bytes) -> Response:
     query = find_query(session, _key(request))
-    return Response(pictures.small_picture(session, query), media_type="image/jpeg", headers=KEPT)
+    return Response(masks.small_picture(session, query), media_type="image/jpeg", headers=KEPT)
 
 
 def _large(_: Studio, session: Session, request: Request, __: bytes) -> Response:
     query = find_query(session, _key(request))
-    picture = pictures.large_picture(session, query, request.query_params.get("objects") == "1")
+    picture = masks.large_picture(session, query, request.query_params.get("objects") == "1")
     return Response(picture, media_type="image/jpeg", headers=KEPT)
 
 
 def _example(_: Studio, session: Session, request: Request, __: bytes) -> Response:
-    picture = pictures.example_picture(session, _key(request))
+    picture = masks.example_picture(session, _key(request))
     return Response(picture, media_type="image/jpeg", headers=KEPT)
 
 

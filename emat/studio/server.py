@@ -43,12 +43,10 @@ def serving(
     _require_extra()
     import uvicorn
 
-    from emat.studio.acts import Studio
-    from emat.studio.clicks import Clicks
+    from emat.studio.acts import Clicks, Studio
     from emat.studio.routes import build_app
     from emat.studio.security import Guard
-    from emat.studio.sessions import Sessions
-    from emat.studio.shared_methods import SharedMethods
+    from emat.studio.sessions import Sessions, SharedMethods
 
     with _listening(port) as listener, _folder(private) as folder:
         port = int(listener.getsockname()[1])

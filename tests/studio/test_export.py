@@ -13,7 +13,7 @@ from emat.errors import EmatError
 from emat.images import read_mask
 from emat.inference.segmenter import Segmenter
 from emat.studio import examples
-from emat.studio.corrections import correct
+from emat.studio.examples import correct
 from emat.studio.export import MASK_FORMATS, export, nothing_to_export, nothing_to_save, save_fitted
 from emat.studio.session import Session, new_session
 from tests.studio.conftest import GREY, RED, left_half, look, png, show

@@ -1,16 +1,32 @@
-"""Photos that are dropped on the page get small and harmless."""
+"""Photos that are dropped on the page get small and harmless; paint comes as a PNG of numbers and becomes masks."""
 
+import zlib
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from numpy.typing import NDArray
 from PIL import Image
 
 from emat.errors import EmatError
 from emat.files import inner_name, without_suffix
-from emat.studio.photos import LONGEST_NAME, SMALL_SIDE, WORKING_SIDE, read_dropped, safe_name
-from tests.studio.conftest import RED, png
+from emat.studio.photos import (
+    LONGEST_NAME,
+    SMALL_SIDE,
+    WORKING_SIDE,
+    Painted,
+    StudioPhoto,
+    packed,
+    paint_of,
+    png_of,
+    read_dropped,
+    read_paint,
+    safe_name,
+)
+from tests.studio.conftest import RED, left_half, png
 
 
 @given(st.lists(st.text(max_size=120), max_size=6))
@@ -50,3 +66,23 @@ def test_a_photo_of_too_many_pixels_is_refused_before_it_is_decoded(tmp_path: Pa
 def test_what_is_no_photo_is_named_without_its_path(tmp_path: Path) -> None:
     with pytest.raises(EmatError, match=r"^notes\.jpg is not JPEG"):
         read_dropped(b"not a photo", "notes.jpg", tmp_path / "1.png")
+
+
+NUMBERS = {f"class {number}": number for number in range(1, 13)}
+PHOTO = StudioPhoto("a.png", (9, 11), (9, 11), Path("a.png"))
+
+
+@given(arrays.arrays(np.uint8, (9, 11), elements=st.sampled_from([*range(13), 254, 255])))
+def test_paint_comes_back_as_it_went(paint: NDArray[np.uint8]) -> None:
+    np.testing.assert_array_equal(read_paint(png_of(paint), PHOTO), paint)
+    assert zlib.decompress(packed(paint)) == paint.tobytes()
+    painted = Painted.of(paint, NUMBERS)
+    again = paint_of(painted.masks, NUMBERS, (9, 11))
+    again[painted.background], again[painted.undecided] = 254, 255
+    np.testing.assert_array_equal(again, paint)
+
+
+@pytest.mark.parametrize("data", [b"", b"no", png_of(left_half())[:60], png_of(left_half()), png(RED, size=(9, 11))])
+def test_what_is_not_the_paint_of_this_photo_is_refused(data: bytes) -> None:
+    with pytest.raises(EmatError, match=r"a\.png"):
+        read_paint(data, PHOTO)

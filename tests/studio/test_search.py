@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from emat.inference.prediction import Prediction
-from emat.studio import corrections, examples
+from emat.studio import examples
 from emat.studio.masks import is_present
 from emat.studio.search import Search, peaks, uncertainty
 from emat.studio.session import Session
@@ -30,7 +30,7 @@ def test_photos_are_answered_and_encoded_once(session_with_classes: Session, met
     look(session)
     assert is_present(session, first, "blue"), "new examples, new answers"
     assert method.encoded == encoded + 1, "the new example alone"
-    corrections.set_threshold(session, 1, 0.02)
+    examples.set_threshold(session, 1, 0.02)
     assert is_present(session, second, "red")
     assert method.encoded == encoded + 1
 

@@ -12,12 +12,10 @@ from emat.errors import EmatError
 from emat.inference.example import Example
 from emat.inference.segmenter import Segmenter
 from emat.studio import examples
-from emat.studio.acts import Studio
-from emat.studio.clicks import Clicks
-from emat.studio.corrections import correct
+from emat.studio.acts import Clicks, Studio
+from emat.studio.examples import correct
 from emat.studio.session import Session
-from emat.studio.sessions import EMPTY_MINUTES, MOST_TABS, NoSession, Sessions, TooManyTabs, owner_of
-from emat.studio.shared_methods import SharedMethods
+from emat.studio.sessions import EMPTY_MINUTES, MOST_TABS, NoSession, Sessions, SharedMethods, TooManyTabs, owner_of
 from tests.inference.colour_method import ColourMethod
 from tests.studio.conftest import BLUE, GREY, RED, left_half, png, show, stripes
 
