@@ -8,8 +8,7 @@ import typer
 from emat.errors import EmatError
 from emat.files import write_text
 from emat.reports.figures import figures as make_figures
-from emat.reports.runs import read_lines
-from emat.reports.tables import FORMATS, markdown, tables
+from emat.reports.tables import FORMATS, markdown, read_lines, tables
 
 NO_ARGS_IS_HELP = True
 FIGURE_SUFFIXES = (".svg", ".png")

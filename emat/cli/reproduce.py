@@ -12,12 +12,10 @@ from emat.errors import EmatError
 from emat.files import check_output
 from emat.progress import follow
 from emat.reports.paper.attention_cost import AttentionCase
-from emat.reports.paper.gallery import Sources, draw_figures
 from emat.reports.paper.measuring import MeasuringPlan, Pass, make_plan, measure
 from emat.reports.paper.models import models_here, parse_model
-from emat.reports.paper.paper_tasks import open_tasks
-from emat.reports.paper.parts import PARTS, choose_parts
-from emat.reports.paper.reproduction import cost_of, write_paper
+from emat.reports.paper.parts import PARTS, choose_parts, open_tasks
+from emat.reports.paper.reproduction import Sources, cost_of, draw_figures, write_paper
 
 EXAMPLE = "Example: emat reproduce pascal --data VOC2012 --lists splits --tasks 100 -o paper"
 MINUTE, HOUR = 60, 3600

@@ -1,5 +1,5 @@
 """Tables and figures from the results of evaluations.
 
-`runs` puts the results files of a method together, `tables` and `figures` (in the `style` of all figures) show them,
-and `terminal` prints them. `paper` makes every table and figure of the paper for `emat reproduce`.
+`tables` puts the results files of a method together and shows them side by side, `figures` draws them, and `terminal`
+prints them. `paper` makes every table and figure of the paper for `emat reproduce`.
 """

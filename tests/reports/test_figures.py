@@ -11,7 +11,7 @@ from PIL import Image
 from emat.errors import EmatError
 from emat.pictures.palette import PRINT_COLOURS
 from emat.reports.figures import Chart, Curve, Mark, ScoreFigure, figures
-from emat.reports.runs import read_lines
+from emat.reports.tables import read_lines
 from tests.reports.conftest import Writer
 
 FIGURE = ScoreFigure(

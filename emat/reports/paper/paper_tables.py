@@ -16,11 +16,19 @@ from emat.reports.paper.attention_cost import (
     AttentionCase,
     StepCost,
 )
-from emat.reports.paper.cells import SCORES, PaperCell, PaperRow, PaperTable, score_cell
-from emat.reports.paper.ledger import Ledger
+from emat.reports.paper.cells import (
+    SCORES,
+    PaperCell,
+    PaperRow,
+    PaperTable,
+    published_cells,
+    published_number,
+    published_text,
+    score_cell,
+)
+from emat.reports.paper.measuring import Ledger
 from emat.reports.paper.models import ABLATION_ROWS, FSCS_ROWS, SEGMENTING_ROW
 from emat.reports.paper.parts import ALL_CLASSES, MASKS_ONLY, SMALL, THREE_SETTINGS, Need, compared
-from emat.reports.paper.published import published_cells, published_number, published_text
 from emat.reports.tables import DATASETS
 from emat.tasks.task import Setting
 

@@ -16,7 +16,7 @@ from emat.evaluation.metrics import TaskOutcome
 from emat.evaluation.one_pass import OnePass, QueryWork, SharedTask
 from emat.features import FeatureCache
 from emat.formats.drawing import LabelMap
-from emat.reports.paper.ledger import Ledger
+from emat.reports.paper.measuring import Ledger
 from emat.reports.paper.panels import Panel, PanelRow, TaskPainter, draw_panels
 from emat.reports.paper.parts import SMALL, THREE_SETTINGS, Need, other_model
 from emat.tasks.task import Task

@@ -13,7 +13,7 @@ from emat.images import write_indexed_png
 from emat.methods.trained_head import save_head
 from emat.model import build
 from emat.reports.paper.models import PaperModel, parse_model
-from emat.reports.paper.paper_tasks import PaperTasks, open_tasks
+from emat.reports.paper.parts import PaperTasks, open_tasks
 
 HEIGHT, WIDTH = 44, 60
 SIDES = ((6, 8), (14, 12), (16, 20), (24, 22), (30, 24), (18, 26))  # 2, 6, 12, 20, 27 and 18 % of the photo

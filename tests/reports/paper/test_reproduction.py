@@ -15,8 +15,7 @@ from emat.reports.paper.charts import dense_costs
 from emat.reports.paper.measuring import MeasuringPlan, make_plan, measure
 from emat.reports.paper.models import PaperModel
 from emat.reports.paper.paper_tables import table_costs
-from emat.reports.paper.paper_tasks import PaperTasks
-from emat.reports.paper.parts import PARTS, SMALL, THREE_SETTINGS, choose_parts
+from emat.reports.paper.parts import PARTS, SMALL, THREE_SETTINGS, PaperTasks, choose_parts
 from emat.reports.paper.reproduction import COSTS_FILE, Reproduction, write_paper
 
 TABLES = [part.name for part in choose_parts("pascal") if not part.is_figure]

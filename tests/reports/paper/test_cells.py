@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from emat.reports.paper.published import published_cells, published_number, published_text
+from emat.reports.paper.cells import published_cells, published_number, published_text
 
 CELL_MACROS = (  # what TeX writes around a value; \1 is the value
     (r"\\cite\{[^}]*\}", ""),
