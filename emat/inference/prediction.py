@@ -19,8 +19,7 @@ from emat.images import Pixels, resize_map, write_indexed_png
 from emat.methods.base import PAPER_THRESHOLDS, Thresholds
 from emat.methods.label_map import make_label_map
 from emat.pictures.overlay import draw_overlay, save_jpeg
-from emat.refine.fringes import absorb_fringes, find_remnants
-from emat.refine.instances import Instances, measure, separate
+from emat.refine.objects import Instances, absorb_fringes, find_remnants, measure, separate
 from emat.refine.refiner import Refinement, refine_maps, shared_mobilesam
 
 __all__ = ["Prediction", "Thresholds"]
@@ -32,7 +31,7 @@ class Prediction:
 
     Every pixel goes to the likeliest class whose score reaches the presence threshold, if its probability reaches the
     mask threshold (`emat.methods.label_map`); thin rims of one class around another go to the other
-    (`emat.refine.fringes`). A class is present if its score reaches the threshold and it has a pixel.
+    (`emat.refine.objects`). A class is present if its score reaches the threshold and it has a pixel.
     """
 
     photo: Pixels  # (H, W, 3), turned as its EXIF data say

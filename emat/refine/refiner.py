@@ -7,19 +7,18 @@ unrefined region is one of them.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import ndimage
 
 from emat.errors import EmatError
-from emat.images import Pixels, resize_map
+from emat.images import Pixels, resize_map, resize_photo
 from emat.refine.candidates import Candidate, best_candidates, sheet_size
-from emat.refine.guided import guided
-from emat.refine.mobilesam import EncodedPhoto, MobileSAM, find_mobilesam, load_mobilesam
+from emat.refine.mobilesam import EncodedPhoto, MobileSAM, available_mobilesam, find_mobilesam, required_mobilesam
 from emat.refine.regions import Map, MapRegion, Mask, belief, certainty, find_regions
 
 Refinement = Literal["auto", "mobilesam", "guided"]
@@ -31,6 +30,10 @@ MOST_OBJECTS = 8  # for auto
 SMALLEST_OBJECT = 0.003  # of the photo's area, for auto
 THINNEST_OBJECT = 0.03  # of the photo's longer side, for auto
 LEAST_COVERED = 0.5  # of a class's area that must lie in such objects, for auto
+
+RADIUS = 0.02  # of a window, as a share of the longer side
+EDGE = 0.02  # differences of colour, of 0 to 1, that begin to count as an edge
+LONGEST_SIDE = 640  # at which the filter works: what it finds is smooth enough to be enlarged
 
 
 @dataclass(frozen=True)
@@ -116,6 +119,47 @@ def examples_suit(masks: Sequence[Mask]) -> bool:
     return not shown or sum(suits(find_regions(mask), mask) for mask in shown) > len(shown) / 2
 
 
+def guided(probability: Map, photo: Pixels, radius: float = RADIUS, edge: float = EDGE) -> Map:
+    """Draw a probability map (h, w) again along the edges of a photo (H, W, 3).
+
+    Args:
+        probability: how likely each pixel belongs to a class; of any size.
+        photo: the photo it is about.
+        radius: of the windows, as a share of the longer side.
+        edge: how different colours, of 0 to 1, must be to count as an edge.
+
+    >>> photo = np.zeros((40, 60, 3), np.uint8)
+    >>> photo[:, 33:] = 255
+    >>> blurred = np.clip((np.arange(60, dtype=np.float32) - 20) / 20, 0, 1)[None].repeat(40, axis=0)
+    >>> sharp = guided(blurred, photo, radius=0.1)
+    >>> blurred[20, [31, 34]].astype(float).round(2).tolist(), sharp[20, [31, 34]].astype(float).round(2).tolist()
+    ([0.55, 0.7], [0.42, 0.81])
+    """
+    height, width = probability.shape
+    shrink = min(1.0, LONGEST_SIDE / max(height, width))
+    size = max(1, round(height * shrink)), max(1, round(width * shrink))
+    guide = resize_photo(photo, size).astype(np.float32) / np.float32(255)  # (h', w', 3)
+    drawn = _filtered(resize_map(probability, size), guide, max(1, round(radius * max(size))), edge**2)
+    return np.clip(resize_map(drawn, (height, width)), 0, 1)
+
+
+def _filtered(values: Map, guide: Map, radius: int, smoothness: float) -> Map:
+    """The guided filter with a colour guide (h, w, 3)."""
+
+    def mean(x: Map) -> Map:
+        return np.asarray(
+            ndimage.uniform_filter(x, (2 * radius + 1, 2 * radius + 1, *[0] * (x.ndim - 2)), mode="nearest")
+        )
+
+    centre, level = mean(guide), mean(values)  # (h, w, 3), (h, w)
+    products = guide[..., :, None] * guide[..., None, :]  # (h, w, 3, 3)
+    covariance = mean(products) - centre[..., :, None] * centre[..., None, :] + smoothness * np.eye(3, dtype=np.float32)
+    together = mean(guide * values[..., None]) - centre * level[..., None]  # (h, w, 3)
+    slope = np.linalg.solve(covariance, together[..., None])[..., 0]
+    offset = level - (slope * centre).sum(axis=2)
+    return np.asarray((mean(slope) * guide).sum(axis=2) + mean(offset), np.float32)
+
+
 def _drawn(
     map_: Map, threshold: float, regions: Sequence[MapRegion], best: Sequence[Candidate]
 ) -> tuple[Map, NDArray[np.int32]]:
@@ -146,18 +190,14 @@ def _kept(regions: Sequence[MapRegion], best: Sequence[Candidate]) -> Mask:
     return kept
 
 
-_loaded: list[MobileSAM] = []
-_loading = threading.Lock()
-
-
 def shared_mobilesam(refine: Refinement) -> MobileSAM | None:
     """The one MobileSAM of this process; None where `refine` does without.
 
     "mobilesam" downloads the weights if they are not on this machine, "auto" never does.
     """
-    if refine == "guided" or (refine == "auto" and not _loaded and find_mobilesam() is None):
+    if refine == "guided":
         return None
-    return required_mobilesam()
+    return available_mobilesam() if refine == "auto" else required_mobilesam()
 
 
 def refiner_of(refine: Refinement) -> str:
@@ -167,11 +207,3 @@ def refiner_of(refine: Refinement) -> str:
     """
     weights = "with" if refine == "mobilesam" or (refine == "auto" and find_mobilesam() is not None) else "without"
     return f"{refine}, rules {RULES}, {weights} MobileSAM"
-
-
-def required_mobilesam() -> MobileSAM:
-    """The one MobileSAM of this process, whose weights are downloaded if they are not on this machine."""
-    with _loading:
-        if not _loaded:
-            _loaded.append(load_mobilesam())
-    return _loaded[0]

@@ -17,8 +17,7 @@ from emat.images import Pixels, resize_map, resize_mask
 from emat.methods.base import Thresholds
 from emat.methods.label_map import make_label_map
 from emat.pictures.overlay import draw_overlay
-from emat.refine.fringes import absorb_fringes
-from emat.refine.instances import Instances, measure, separate
+from emat.refine.objects import Instances, absorb_fringes, measure, separate
 from emat.studio.photos import SMALL_SIDE, UNDECIDED
 from emat.studio.session import Session, StudioQuery
 

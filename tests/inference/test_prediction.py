@@ -14,7 +14,7 @@ from PIL import Image
 from emat.errors import EmatError
 from emat.formats.coco import read_coco
 from emat.inference.prediction import Prediction, Thresholds
-from emat.refine.fringes import absorb_fringes
+from emat.refine.objects import absorb_fringes
 
 
 def _prediction(

@@ -80,7 +80,7 @@ def test_auto_leaves_classes_alone_whose_examples_show_no_objects(
 def test_what_is_left_of_a_region_that_another_class_took_is_dropped(
     mobilesam: MobileSAM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("emat.refine.refiner._loaded", [mobilesam])
+    monkeypatch.setattr("emat.refine.mobilesam._loaded", [mobilesam])
     photo = two_discs()
     y, x = np.ogrid[:64, :96]
     left = (y - 32) ** 2 + (x - 30) ** 2 <= 300

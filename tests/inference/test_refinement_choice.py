@@ -36,7 +36,7 @@ def coarse(mask: Mask) -> Map:
 
 
 def test_the_examples_that_are_left_out_decide(mobilesam: MobileSAM, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("emat.refine.refiner._loaded", [mobilesam])
+    monkeypatch.setattr("emat.refine.mobilesam._loaded", [mobilesam])
     photo, disc = disc_photo()
     half = disc & (np.arange(160) < 80)  # nothing in the photo shows where it ends
     left_out: list[int] = []

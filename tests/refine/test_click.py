@@ -61,7 +61,7 @@ def test_a_photo_is_encoded_once_however_often_it_is_clicked(
         return encode(pixels)
 
     monkeypatch.setattr(mobilesam, "encode", counted)
-    monkeypatch.setattr("emat.refine.refiner._loaded", [mobilesam])
+    monkeypatch.setattr("emat.refine.mobilesam._loaded", [mobilesam])
     first = click(photo, [(70, 60)])
     again = click(photo.copy(), [(70, 60)])
     assert np.array_equal(first, again)
