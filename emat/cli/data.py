@@ -14,12 +14,11 @@ from rich.table import Table
 from emat.cli.options import AsJson, DatasetKind, FoldChoice, LeastArea, MasksPath
 from emat.datasets.checking import Report, inspect_all, report
 from emat.datasets.fold_files import fold_lists_in, list_path, write_fold_list
-from emat.datasets.fold_lists import FoldList, lists_from_masks
+from emat.datasets.fold_lists import FoldList, equals_published, lists_from_masks, published_list
 from emat.datasets.layouts import open_dataset
-from emat.datasets.published_lists import equals_published, published_list
 from emat.errors import EmatError
+from emat.formats.class_names import VOC_CLASSES
 from emat.formats.coco import COCO_CLASSES
-from emat.formats.png import VOC_CLASSES
 from emat.progress import follow
 
 EXAMPLE = "Example: emat data check VOCdevkit/VOC2012"

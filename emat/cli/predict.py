@@ -25,8 +25,7 @@ from emat.cli.options import (
 from emat.cli.score_table import ScoreTable
 from emat.errors import EmatError
 from emat.files import WriteError, file_sha256, inner_name
-from emat.formats.results import ResultTable, ResultWriter
-from emat.formats.table import ObjectTable, PixelSize
+from emat.formats.results import ObjectTable, PixelSize, ResultTable, ResultWriter
 from emat.formats.writing import WITH_OBJECTS, WRITERS, WriteOptions, open_writer, read_formats
 from emat.images.slides import Slide
 from emat.inference.photos import FINEST_TILES, PhotoFile, Tiles, find_photos, read_ahead

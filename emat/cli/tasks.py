@@ -11,7 +11,7 @@ from rich.table import Table
 
 from emat.cli.options import AsJson, TaskOptions, takes
 from emat.datasets.fold_files import list_path, write_fold_list
-from emat.datasets.published_lists import equals_published
+from emat.datasets.fold_lists import equals_published
 from emat.errors import EmatError
 from emat.files import whole_file
 from emat.pictures.task import draw_task

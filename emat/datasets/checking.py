@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from emat.datasets.class_areas import class_fractions
-from emat.datasets.dataset import Dataset
+from emat.datasets.dataset import Dataset, class_fractions
 from emat.errors import EmatError
 from emat.images import same_scale
 

@@ -10,9 +10,8 @@ from pathlib import Path, PurePosixPath
 from emat.datasets.dataset import Missing
 from emat.datasets.file_tree import FileTree, TreeDataset
 from emat.errors import EmatError
-from emat.formats.class_names import class_names_in
-from emat.formats.png import VOC_CLASSES, read_voc_png
-from emat.images import MASK_SUFFIXES, PHOTO_SUFFIXES, Pixels, resize_mask, same_scale
+from emat.formats.class_names import VOC_CLASSES, class_names_in
+from emat.images import MASK_SUFFIXES, PHOTO_SUFFIXES, Pixels, read_mask, resize_mask, same_scale
 from emat.progress import tell_once
 
 MASK_FOLDERS = ("SegmentationClassAug", "SegmentationClass")  # the first contains all masks of the second
@@ -91,7 +90,7 @@ class PascalDataset(TreeDataset):
         if name not in self._masks:
             raise self.unknown(name)
         path = self._masks[name]
-        return read_voc_png(self._mask_tree.source(path), self._mask_tree.describe(path))
+        return read_mask(self._mask_tree.source(path), name=self._mask_tree.describe(path))
 
     def mask_file(self, name: str) -> Path | None:
         """Return the path of the mask; None in a zip."""

@@ -16,6 +16,11 @@ from emat.images import VOID
 VOID_NAME = "(void)"
 BACKGROUND_NAMES = ("background", "_background_", "__background__")
 IGNORED_NAMES = ("__ignore__", "void", "void/ignore", "ignore")
+VOC_CLASSES = (
+    "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair",
+    "cow", "diningtable", "dog", "horse", "motorbike", "person", "pottedplant", "sheep", "sofa", "train",
+    "tvmonitor",
+)  # fmt: skip
 NUMBERED = re.compile(r"(\d+)[\s:,]+(\S.*)")
 
 

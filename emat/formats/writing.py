@@ -21,17 +21,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emat.errors import EmatError
+from emat.files import without_suffix, write_text
 from emat.formats.class_names import BACKGROUND_NAMES, IGNORED_NAMES
 from emat.formats.drawing import LabelMap
 from emat.formats.regions import Region, trace_classes
 from emat.formats.results import ResultTable, ResultWriter
-from emat.images import Pixels
+from emat.images import VOID, Pixels, write_indexed_png
 
 SHAPES = ("masks", "polygons")
 FILE_SUFFIXES = (".json", ".jsonl", ".png", ".jpg", ".jpeg", ".txt", ".yaml", ".zip")
 
 WRITERS = {
-    "png": "emat.formats.png:PngWriter",
+    "png": "emat.formats.writing:PngWriter",
     "coco": "emat.formats.coco:CocoWriter",
     "labelme": "emat.formats.labelme:LabelMeWriter",
     "yolo": "emat.formats.yolo:YoloWriter",
@@ -113,6 +114,30 @@ class Writer(ABC):
 
     def _is_there(self, path: str) -> bool:
         return (self.out / path).is_file()
+
+
+class PngWriter(Writer):
+    """Writes `masks/<name>.png` with VOC's palette, and `classes.txt`. `open_dataset` reads this layout."""
+
+    format = "png"
+
+    def __init__(self, out: Path, classes: Sequence[str], options: WriteOptions) -> None:
+        if len(classes) >= VOID:
+            raise EmatError(f"an indexed PNG holds up to {VOID - 1} classes, not {len(classes)}; write coco instead")
+        super().__init__(out, classes, options)
+
+    def result_path(self, name: str) -> str:
+        """Return the path of the mask."""
+        return f"masks/{without_suffix(name)}.png"
+
+    def _write(self, name: str, label_map: LabelMap, photo: Pixels | None, photo_file: Path | None) -> dict[str, Any]:
+        write_indexed_png(self.out / self.result_path(name), label_map)
+        return {}
+
+    def _begin(self) -> None:
+        # With an index before every name, a class name may start with a number, such as "3 series".
+        lines = ["0 background", *(f"{i} {name}" for i, name in enumerate(self.classes, start=1)), f"{VOID} void"]
+        write_text(self.out / "classes.txt", "\n".join(lines) + "\n")
 
 
 def read_formats(text: str, further: Sequence[str] = ()) -> tuple[str, ...]:

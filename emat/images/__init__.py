@@ -3,7 +3,7 @@
 A photo becomes (H, W, 3) uint8 as a viewer shows it; a mask becomes class indices, or where one object is. Nothing
 else in the package opens an image file.
 
-`sources` opens files within limits, `photos` and `stretch` make photos of them, `masks` label maps, and `object_masks`
+`sources` opens files within limits, `photos` makes photos of them, `masks` label maps, and `object_masks`
 the mask of one object. `slides` reads windows of photos that are too large for the memory.
 """
 
@@ -17,7 +17,7 @@ from emat.images.masks import (
     write_indexed_png,
 )
 from emat.images.object_masks import ObjectMask, read_object, read_object_mask, read_one_class_mask
-from emat.images.photos import Reading, photo_size, read_photo, resize_photo, to_pixels
+from emat.images.photos import Reading, Stretch, photo_size, read_photo, resize_photo, to_pixels
 from emat.images.sources import (
     MASK_SUFFIXES,
     MAX_PIXELS,
@@ -27,7 +27,6 @@ from emat.images.sources import (
     Source,
     describe,
 )
-from emat.images.stretch import Stretch
 
 __all__ = [
     "MASK_SUFFIXES",

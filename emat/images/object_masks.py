@@ -17,7 +17,7 @@ from PIL import Image
 
 from emat.errors import EmatError
 from emat.images.masks import VOC_PALETTE, VOID, is_grey
-from emat.images.photos import PREMULTIPLIED, to_rgb
+from emat.images.photos import PREMULTIPLIED, Stretch, to_rgb
 from emat.images.sources import (
     LOSSY_FORMATS,
     MASK_FORMATS,
@@ -28,7 +28,6 @@ from emat.images.sources import (
     describe,
     load_image,
 )
-from emat.images.stretch import Stretch
 
 Mask: TypeAlias = NDArray[np.bool_]  # (H, W)
 

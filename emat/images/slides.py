@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from emat.errors import EmatError
-from emat.images.photos import USUAL, Reading, to_rgb
+from emat.images.photos import USUAL, Reading, scaled, to_rgb
 from emat.images.sources import Pixels, pages, refuse_missing, split_page
-from emat.images.stretch import scaled
 
 LARGEST_PIECE = 1 << 28  # bytes of one decoded tile or strip
 SAMPLED = 64  # pieces from which the stretch of the whole slide is estimated

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from emat.formats.table import ObjectRow
+from emat.formats.results import ObjectRow
 
 Labels = NDArray[np.int32]
 Mask = NDArray[np.bool_]

@@ -10,7 +10,7 @@ from scipy import ndimage
 
 from emat.cli.score_table import TOUCHING, ScoreTable
 from emat.errors import EmatError
-from emat.formats.table import ObjectTable
+from emat.formats.results import ObjectTable
 from emat.formats.writing import WITH_OBJECTS, open_writer
 from emat.studio.masks import label_map, object_image, single_objects
 from emat.studio.photos import safe_name

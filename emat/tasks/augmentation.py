@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from emat.datasets.class_areas import ClassAreas
+from emat.datasets.dataset import ClassAreas
 from emat.tasks.task import Setting, Task
 
 # Paper, supplement, "Object Size Filtering": the 25th percentile of object sizes in the training set.

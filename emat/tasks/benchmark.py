@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
 
-from emat.datasets.class_areas import ClassAreas
-from emat.datasets.dataset import Dataset
+from emat.datasets.dataset import ClassAreas, Dataset
 from emat.datasets.fold_files import fold_lists_in
 from emat.datasets.fold_lists import PUBLISHED_DATASETS, FoldList, lists_from_masks
 from emat.datasets.layouts import LAYOUTS, open_dataset

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import numpy as np
 
-from emat.datasets.class_areas import ClassAreas
+from emat.datasets.dataset import ClassAreas
 from emat.datasets.fold_files import load_fold_list
 from emat.datasets.fold_lists import FOLDS, FoldList
 from emat.errors import EmatError

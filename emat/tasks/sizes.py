@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from emat.datasets.class_areas import ClassAreas
+from emat.datasets.dataset import ClassAreas
 from emat.datasets.fold_lists import FoldList
 from emat.errors import EmatError
 

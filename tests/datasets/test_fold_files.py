@@ -17,9 +17,8 @@ from emat.datasets.fold_files import (
     read_plain_pickle,
     write_fold_list,
 )
-from emat.datasets.fold_lists import lists_from_masks
+from emat.datasets.fold_lists import PUBLISHED_LISTS, equals_published, lists_from_masks, published_list
 from emat.datasets.layouts import open_dataset
-from emat.datasets.published_lists import PUBLISHED_LISTS, equals_published, published_list
 from emat.errors import EmatError
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from emat.datasets.class_areas import ClassAreas
+from emat.datasets.dataset import ClassAreas
 from emat.datasets.pascal import PascalDataset
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from emat.datasets.class_areas import ClassAreas
+from emat.datasets.dataset import ClassAreas
 from emat.datasets.fold_lists import FoldList
 from emat.tasks.augmentation import augment
 from emat.tasks.sampling import TaskRequest, TaskSampler, load_split, published_protocol

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from emat.datasets.dataset import Dataset
 from emat.errors import EmatError
+from emat.formats.class_names import VOC_CLASSES
 from emat.formats.coco import COCO_CLASSES
-from emat.formats.png import VOC_CLASSES
 from emat.images import Pixels
 from emat.tasks.task import Queries
 from emat.tasks.training_tasks import SourcePhoto, TrainingList, TrainingSource, TrainingTasks, class_key

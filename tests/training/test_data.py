@@ -8,7 +8,7 @@ from PIL import Image
 
 from emat.datasets.fold_lists import fold_classes
 from emat.errors import EmatError
-from emat.formats.png import VOC_CLASSES
+from emat.formats.class_names import VOC_CLASSES
 from emat.images import write_indexed_png
 from emat.tasks.task import Queries
 from emat.training.data import open_run_data

@@ -5,9 +5,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-from emat.datasets.class_areas import ClassAreas
-from emat.datasets.dataset import Dataset
-from emat.datasets.published_lists import equals_published
+from emat.datasets.dataset import ClassAreas, Dataset
+from emat.datasets.fold_lists import equals_published
 from emat.errors import EmatError
 from emat.reports.paper.models import ABLATION_ROWS, FSCS_ROWS, SEGMENTING_ROW
 from emat.tasks.benchmark import Benchmark, Watch, open_benchmark
