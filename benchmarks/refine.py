@@ -24,7 +24,7 @@ from scipy import ndimage
 
 from emat import Example, Segmenter
 from emat.images import Pixels, read_mask, read_photo
-from emat.inference.fitted_file import thumbnail
+from emat.inference.known_examples import thumbnail
 from emat.refine.mobilesam import EncodedPhoto, MobileSAM, load_mobilesam
 from emat.refine.refiner import Refinement, examples_suit, refine_maps
 

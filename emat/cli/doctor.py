@@ -23,8 +23,7 @@ from emat.cli.options import AsJson
 from emat.cli.weights import STYLES
 from emat.device import Device, Memory, available_devices, main_memory
 from emat.files import emat_home
-from emat.methods.head_names import PUBLISHED, PUBLISHED_ARCHIVES, PUBLISHED_BACKBONE
-from emat.methods.trained_head import HeadState, heads_here
+from emat.methods.trained_head import PUBLISHED, PUBLISHED_ARCHIVES, PUBLISHED_BACKBONE, HeadState, heads_here
 
 LARGEST_CHECKED = 200_000_000  # bytes; hashing larger weights would take seconds
 CANNOT_WORK = 2

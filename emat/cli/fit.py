@@ -20,9 +20,8 @@ from emat.images import PHOTO_SUFFIXES, Reading
 from emat.images.sources import split_page
 from emat.inference.dataset_examples import MOST_EMPTY, examples_of, wanted_classes
 from emat.inference.example import Example
-from emat.inference.forecast import Forecast
+from emat.inference.forecast import Forecast, best_size
 from emat.inference.segmenter import Segmenter
-from emat.inference.working_sizes import best_size
 from emat.progress import follow
 
 NO_ARGS_IS_HELP = True

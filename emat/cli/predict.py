@@ -28,10 +28,10 @@ from emat.files import WriteError, file_sha256, inner_name
 from emat.formats.results import ObjectTable, PixelSize, ResultTable, ResultWriter
 from emat.formats.writing import WITH_OBJECTS, WRITERS, WriteOptions, open_writer, read_formats
 from emat.images.slides import Slide
-from emat.inference.photos import FINEST_TILES, PhotoFile, Tiles, find_photos, read_ahead
+from emat.inference.photos import PhotoFile, find_photos, read_ahead
 from emat.inference.prediction import Thresholds
 from emat.inference.segmenter import Segmenter
-from emat.inference.slides import SlidePrediction, is_slide, predict_slide
+from emat.inference.tiles import FINEST_TILES, SlidePrediction, Tiles, is_slide, predict_slide
 from emat.progress import follow
 from emat.scale.ray_predict import RayOptions, predict_in_bulk
 

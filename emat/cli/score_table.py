@@ -10,7 +10,7 @@ from rich.table import Table
 from scipy import ndimage
 
 from emat.inference.prediction import Prediction
-from emat.inference.slides import SlidePrediction
+from emat.inference.tiles import SlidePrediction
 
 PRINTED_PHOTOS = 12  # of more photos only the sums are printed; the file has them all
 PRESENT, SHARE, REGIONS = "present", "share of pixels", "regions"

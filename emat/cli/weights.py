@@ -19,9 +19,8 @@ from emat.backbone.weights import BackboneState, fetch_weights, find_weights, st
 from emat.cli.options import AsJson
 from emat.errors import EmatError
 from emat.files import emat_home, file_sha256
-from emat.methods.head_names import PUBLISHED_ARCHIVES
 from emat.methods.published import HEAD, fetch_archive, import_archive, store_checkpoint, tell_stored
-from emat.methods.trained_head import HeadState, heads_here
+from emat.methods.trained_head import PUBLISHED_ARCHIVES, HeadState, heads_here
 from emat.refine import mobilesam
 from emat.tensor_files import read_tensors
 

@@ -10,9 +10,8 @@ from emat.backbone import Backbone
 from emat.errors import EmatError
 from emat.files import file_sha256
 from emat.methods.base import PAPER_THRESHOLDS, Method, Thresholds
-from emat.methods.head_names import find_head
 from emat.methods.registry import find_method, training_free_methods
-from emat.methods.trained_head import TrainedHead, is_training_free, load_head
+from emat.methods.trained_head import TrainedHead, find_head, is_training_free, load_head
 from emat.tensor_files import digest
 
 

@@ -1,4 +1,4 @@
-"""Fitted examples, and a fitted segmenter as one file.
+"""A fitted segmenter as one file.
 
 The file is a safetensors file that holds the head and the encodings of every example; its metadata say the rest. A
 method's support encoding is a dataclass whose fields are tensors, tuples of tensors or None, so it is stored as named
@@ -8,8 +8,7 @@ tensors and can be moved between devices.
 from __future__ import annotations
 
 import json
-import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from types import NoneType
@@ -17,18 +16,16 @@ from typing import Any, get_args, get_type_hints
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from emat.errors import EmatError
 from emat.files import refuse_pipe
-from emat.images import Pixels, Stretch, resize_mask, resize_photo
-from emat.inference.example import Example, MaskedPhoto
-from emat.inference.fitted_checks import MOST_EXAMPLES, check_entry, check_picture, check_tensors
+from emat.images import Stretch
+from emat.inference.known_examples import FittedExample, Thumbnail, WorkingPhoto
 from emat.methods.leave_out import Learnt
 from emat.methods.panet import FeatureSums
 from emat.methods.pfenet import PFENetSupport
-from emat.methods.pixel_features import LARGEST_SIDE, SMALLEST_SIDE, working_size
+from emat.methods.pixel_features import LARGEST_SIDE, SMALLEST_SIDE
 from emat.methods.prior import SupportWithPrior
 from emat.methods.prototype import Prototypes
 from emat.methods.resnet_base import HyperFeatures
@@ -40,7 +37,6 @@ FORMAT = "emat-segmenter"
 VERSION = 1
 HEAD = "head."
 LEARNT = "learnt."
-THUMBNAIL_SIDE = 160  # pixels
 
 # Encodings by their names in files. A name in a file cannot lead to any other class.
 KINDS: dict[str, type[Any]] = {
@@ -53,92 +49,37 @@ KINDS: dict[str, type[Any]] = {
     "learnt": Learnt,
 }
 
-
-@dataclass(frozen=True)
-class Thumbnail:
-    """A small picture of an example."""
-
-    photo: Pixels  # (h, w, 3)
-    masks: Mapping[str, NDArray[np.bool_]]  # (h, w) for each class
-
-
-@dataclass(frozen=True)
-class WorkingPhoto:
-    """An example at the size that a method learns from, with what is known of its pixels."""
-
-    photo: Pixels  # (h, w, 3)
-    masks: Mapping[str, NDArray[np.uint8]]  # (h, w) for each class it names: 1 = the class, 0 = not, 255 = unknown
-    other: NDArray[np.uint8]  # (h, w): the same for all other classes
-    sparse: bool = False
-
-    def known(self, classes: Sequence[str]) -> Tensor:
-        """What is known of each class, (N, h, w)."""
-        return torch.from_numpy(np.stack([self.masks.get(name, self.other) for name in classes]))
-
-
-@dataclass(frozen=True, eq=False)
-class FittedExample:
-    """What a segmenter keeps of an example."""
-
-    name: str
-    encodings: Mapping[str, Any]  # the method's support encoding for each class
-    thumbnail: Thumbnail | None = None
-    working: WorkingPhoto | None = None  # where the method learns
-    # A weak reference, because the photo may be a large array that nobody else needs any more.
-    source: Callable[[], Example | None] = field(default=lambda: None, repr=False)
-
-    @classmethod
-    def of(
-        cls, example: Example, encodings: Mapping[str, Any], small: Thumbnail, working: WorkingPhoto | None = None
-    ) -> FittedExample:
-        """Make what is kept of `example`."""
-        return cls(example.title, encodings, small, working, weakref.ref(example))
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """The classes that it shows."""
-        return tuple(self.encodings)
-
-    def is_from(self, example: Example) -> bool:
-        """Whether it was made from `example`, the same object."""
-        return self.source() is example
-
-    def to(self, device: torch.device) -> FittedExample:
-        """Return the same example with its encodings on `device`."""
-        moved = {name: moved_to(device, encoding) for name, encoding in self.encodings.items()}
-        return replace(self, encodings=moved)
-
-
-def thumbnail(shown: MaskedPhoto) -> Thumbnail:
-    """Shrink a photo and its masks to fit into a square of 160 pixels."""
-    height, width = shown.photo.shape[:2]
-    scale = min(1.0, THUMBNAIL_SIDE / max(height, width))
-    size = (max(1, round(height * scale)), max(1, round(width * scale)))
-    masks = {name: resize_mask(mask.astype(np.uint8), size) > 0 for name, mask in shown.masks.items()}
-    return Thumbnail(resize_photo(shown.photo, size), masks)
-
-
-def working_photo(shown: MaskedPhoto, side: int) -> WorkingPhoto:
-    """Bring an example to the size that is learnt from. What is kept is then the same however large the photo was."""
-    height, width = shown.photo.shape[:2]
-    size = working_size((height, width), side) if max(height, width) > side else (height, width)
-    masks, other = shown.known()
-    return WorkingPhoto(
-        resize_photo(shown.photo, size),
-        {name: _shrunk(mask, size) for name, mask in masks.items()},
-        _shrunk(other, size),
-        shown.sparse,
-    )
-
-
-def _shrunk(mask: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:
-    """Shrink a mask; a value that nearest neighbours would lose altogether, as of a small stroke, is kept."""
-    small = resize_mask(mask, size).copy()
-    for value in (0, 1):
-        rows, columns = np.nonzero(mask == value)
-        if len(rows) and not (small == value).any():
-            small[rows * size[0] // mask.shape[0], columns * size[1] // mask.shape[1]] = value
-    return small
+# The shapes of their tensors: words of letters, or several such words with | between them. A letter that occurs again
+# must stand for the same number, within an encoding and in all encodings of a file; `k` and `l` are free, because every
+# mask keeps another number of tokens.
+MOST_EXAMPLES = 10_000
+FREE = "kl"
+SHAPES: dict[str, dict[str, str]] = {
+    "correlation": {"cells": "PCsd", "kept": "Ckd", "kept_later": "l"},
+    "correlation-prior": {
+        "cells": "PCsd",
+        "kept": "Ckd",
+        "kept_later": "l",
+        "foreground": "Bd",
+        "background": "Bd",
+    },
+    "prototypes": {"foreground": "Cd", "background": "Cd"},
+    "sums": {"foreground": "f", "foreground_count": "", "background": "f", "background_count": ""},
+    "support": {"vector": "v", "high": "uhw"},
+    "hyper-features": {"layers.0": "abxy", "layers.1": "cezw", "layers.2": "ghmn", "mask": "kl"},
+    "learnt": {
+        "mean": "F",
+        "spread": "F",
+        "weights": "NF",
+        "bias": "N",
+        "mixtures": "N3|N4",  # early files have a fourth column
+        "presence": "N3",
+        "left_out_iou": "QN",
+        "presence_right": "N",
+        "side": "1",
+    },
+}
+MAY_BE_UNKNOWN = ("presence", "left_out_iou", "presence_right")  # NaN where nothing was measured
 
 
 # Encodings as named tensors
@@ -185,6 +126,12 @@ def unpack(kind: str, tensors: Mapping[str, Tensor]) -> Any:
 def moved_to(device: torch.device, encoding: Any) -> Any:
     """Return the same encoding on `device`."""
     return unpack(kind_of(encoding), {name: value.to(device) for name, value in pack(encoding).items()})
+
+
+def on_device(device: torch.device, example: FittedExample) -> FittedExample:
+    """Return the same example with its encodings on `device`."""
+    moved = {name: moved_to(device, encoding) for name, encoding in example.encodings.items()}
+    return replace(example, encodings=moved)
 
 
 # The file
@@ -325,3 +272,84 @@ def _working_tensors(index: int, working: WorkingPhoto) -> dict[str, Tensor]:
 def _working(entry: Mapping[str, Any], start: str, tensors: Mapping[str, Tensor]) -> WorkingPhoto:
     masks = {str(name): tensors[f"{start}.{number}"].numpy() for number, name in enumerate(entry["classes"])}
     return WorkingPhoto(tensors[start].numpy(), masks, tensors[f"{start}.other"].numpy(), bool(entry["sparse"]))
+
+
+# What a file says is checked when it is loaded: it may be damaged, or made by somebody who means harm.
+
+
+def check_entry(entry: Any) -> None:
+    """Check what the metadata say of one example; ValueError if that is not what `write_fitted` writes."""
+    if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
+        raise ValueError("an example without a name")
+    for part in ("classes", "encodings"):
+        if not isinstance(entry.get(part), list) or not all(isinstance(each, str) for each in entry[part]):
+            raise ValueError(f"the {part} of {entry['name'][:40]!r} are not names")
+    if len(set(entry["classes"])) != len(entry["classes"]) or not all(name.strip() for name in entry["classes"]):
+        raise ValueError(f"the classes of {entry['name'][:40]!r} are empty or there twice")
+
+
+def check_tensors(kind: str, tensors: Mapping[str, Tensor], letters: dict[str, int]) -> None:
+    """Check the tensors of an encoding, or of what was learnt.
+
+    Args:
+        kind: A key of `SHAPES`; others are not checked.
+        tensors: The tensors by their names.
+        letters: The number that each letter stands for; what is new is entered.
+
+    Raises:
+        ValueError: A tensor has another shape or type, or holds something that is not a number.
+    """
+    expected = SHAPES.get(kind, {})
+    own: dict[str, int] = {}
+    for name, value in tensors.items():
+        word = expected.get(name)
+        if word is None:
+            continue
+        shape = tuple(value.shape)
+        fitting = next((each for each in word.split("|") if _fits(shape, each, {**letters, **own})), None)
+        if fitting is None:
+            raise ValueError(f"{name} has the shape {shape}")
+        own.update({each: side for each, side in zip(fitting, shape, strict=True) if not each.isdecimal()})
+        if value.is_floating_point() and name not in MAY_BE_UNKNOWN and not bool(torch.isfinite(value).all()):
+            raise ValueError(f"{name} holds values that are not numbers")
+    letters.update({each: side for each, side in own.items() if each not in FREE})
+    _check_indices(tensors)
+
+
+def _fits(shape: tuple[int, ...], word: str, known: Mapping[str, int]) -> bool:
+    """Whether a shape is that of a word, given the numbers that letters are known to stand for.
+
+    >>> _fits((2, 3), "N3", {"N": 2}), _fits((2, 3), "NN", {}), _fits((2, 3), "N", {})
+    (True, True, False)
+    """
+    wanted = [int(each) if each.isdecimal() else known.get(each) for each in word]
+    return len(shape) == len(word) and all(
+        number is None or number == side for number, side in zip(wanted, shape, strict=True)
+    )
+
+
+def _check_indices(tensors: Mapping[str, Tensor]) -> None:
+    """Check that the tokens which the second layer keeps are among the first layer's outputs."""
+    kept, cells = tensors.get("kept_later"), tensors.get("cells")
+    if kept is None or cells is None:
+        return
+    if kept.dtype != torch.int64 or (len(kept) and not 0 <= int(kept.min()) <= int(kept.max()) <= cells.shape[2]):
+        raise ValueError("kept_later is not a list of tokens")
+
+
+def check_picture(photo: Any, masks: Mapping[str, Any], what: str) -> None:
+    """Check the arrays of a small picture; ValueError if they are not a photo with masks of its size."""
+    if photo.dtype != np.uint8 or photo.ndim != 3 or photo.shape[2] != 3 or 0 in photo.shape:
+        raise ValueError(f"the {what} has the shape {photo.shape} of {photo.dtype}")
+    for name, mask in masks.items():
+        if mask.shape != photo.shape[:2] or mask.dtype not in (np.uint8, np.bool_):
+            raise ValueError(f"the {what}'s mask of {name[:40]!r} has the shape {mask.shape} of {mask.dtype}")
+
+
+def check_backbone(encodings: Iterable[Any], backbone: Any, path: object) -> None:
+    """Check that support encodings come from a backbone of this size; EmatError names the file `path`."""
+    expected = getattr(backbone, "channels", None), getattr(backbone, "width", None)
+    for encoding in encodings:
+        cells = getattr(encoding, "cells", None)
+        if None not in expected and cells is not None and (cells.shape[1], cells.shape[3]) != expected:
+            raise EmatError(f"{path} is damaged: its examples do not fit its backbone; fit it again")

@@ -10,10 +10,22 @@ on average, the plain mean by 0.12.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
+import numpy as np
+from numpy.typing import NDArray
+
+from emat.images import VOID, Pixels
+from emat.inference.known_examples import FittedExample, KnownExamples
+from emat.inference.prediction import Prediction, refined
 from emat.methods.leave_out import Learnt
+from emat.methods.pixel_features import WORKING_SIDE
+from emat.refine.refiner import examples_suit, shared_mobilesam
+
+if TYPE_CHECKING:  # the segmenter takes its forecast from here
+    from emat.inference.segmenter import Segmenter
 
 WELL = 0.6  # IoU from which masks are usable as they are
 POOR = 0.35  # IoU below which a class is hardly found
@@ -23,6 +35,11 @@ FEWEST = 3  # examples from which one of them can stand out
 USUAL = 0.5  # mean IoU of classes that one knows nothing about,
 USUAL_WEIGHT = 2  # which counts like so many examples
 GROWTH = 0.15  # IoU by which one expects more, for every time that there are e times as many examples
+
+TIMES = 2  # the larger size, in multiples of the usual one; it takes about four times as long
+WORTH_IT = 0.02  # IoU that the larger size must be better by
+
+MOST_LEFT_OUT = 3  # examples of a class: each takes about as long as learning from the others and one refinement
 
 
 @dataclass(frozen=True)
@@ -105,3 +122,91 @@ def _least(reached: Mapping[int, float]) -> tuple[int | None, float | None]:
     if reached[worst] > OUTLIER * mean or mean - reached[worst] < GAP:
         return None, None
     return worst, reached[worst]
+
+
+# Whether a larger working size helps
+
+
+def best_size(fitted: Callable[[int], Segmenter]) -> tuple[Segmenter, str | None]:
+    """Fit at the usual size and at twice that, and keep what promises better masks.
+
+    At the larger size, examples and new photos are both seen closer, so that their scales match.
+
+    Args:
+        fitted: Returns a segmenter that was fitted with the examples at a working size.
+
+    Returns:
+        The segmenter, and a sentence that says what was found; None if the photos are too small to tell, or too few.
+    """
+    usual = fitted(WORKING_SIDE)
+    before = _expected(usual)
+    seen = [max(example.working.photo.shape) for example in usual.examples_ if example.working is not None]
+    if before is None or max(seen, default=0) < WORKING_SIDE:
+        return usual, None
+    larger = fitted(TIMES * WORKING_SIDE)
+    after = _expected(larger)
+    if after is None:
+        return usual, None
+    found = f"IoU {before:.2f} is expected at {WORKING_SIDE} pixels and {after:.2f} at {TIMES * WORKING_SIDE}"
+    if after < before + WORTH_IT:
+        return usual, f"A larger size does not help: {found}."
+    return larger, f"The larger size helps: {found}. Predictions take longer."
+
+
+def _expected(segmenter: Segmenter) -> float | None:
+    """The mean of what is expected of the classes."""
+    known = [each.iou for each in segmenter.forecast_.values() if each.iou is not None]
+    return sum(known) / len(known) if known else None
+
+
+# Whether refinement helps
+
+
+def suits_refinement(known: KnownExamples, name: str, predict: Callable[[Pixels, KnownExamples], Prediction]) -> bool:
+    """Return whether "auto" refines a class; it is found out once for the same examples.
+
+    The class's masks must show few, large and thick objects. With two or more examples, these are also left out in
+    turn, predicted from the others and refined: refinement must not lose IoU on average.
+
+    Args:
+        known: The examples.
+        name: The class.
+        predict: Predicts a photo from other examples, without refinement.
+    """
+    if name not in known.refined:
+        # A sparse example's picture shows strokes, which say nothing about the object's shape.
+        painted = [one for one in known.examples if one.working is None or not one.working.sparse]
+        pictures = [one.thumbnail for one in painted if one.thumbnail is not None and name in one.thumbnail.masks]
+        known.refined[name] = (
+            examples_suit([picture.masks[name] for picture in pictures]) and gain_of(known, name, predict) >= 0
+        )
+    return known.refined[name]
+
+
+def gain_of(known: KnownExamples, name: str, predict: Callable[[Pixels, KnownExamples], Prediction]) -> float:
+    """Return how much IoU refinement adds to a class's left-out examples on average.
+
+    0 if nothing can be said: there are fewer than two examples, their photos were not kept, or there are no weights.
+    """
+    shown = [one for one in known.examples if name in one.encodings and _is_whole(one)]
+    if len(shown) < 2 or shared_mobilesam("auto") is None:
+        return 0.0
+    gains = []
+    for example in shown[:MOST_LEFT_OUT]:
+        others = KnownExamples(tuple(other for other in known.examples if other is not example))
+        assert example.working is not None
+        before = predict(example.working.photo, others)
+        after = refined(before, "auto", lambda other: other == name)
+        labels = example.working.masks[name]
+        gains.append(_iou(after.mask(name), labels) - _iou(before.mask(name), labels))
+    return float(np.mean(gains))
+
+
+def _is_whole(example: FittedExample) -> bool:
+    return example.working is not None and not example.working.sparse
+
+
+def _iou(mask: NDArray[np.bool_], labels: NDArray[np.uint8]) -> float:
+    """Intersection over union where `labels` (1 = the class, 0 = not, 255 = unknown) say anything."""
+    known, truth = labels != VOID, labels == 1
+    return float((mask & truth).sum() / max(int(((mask & known) | truth).sum()), 1))

@@ -3,22 +3,109 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+import weakref
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from emat.errors import EmatError
-from emat.images import Pixels
-from emat.inference.example import Example
-from emat.inference.fitted_file import FittedExample
+from emat.images import Pixels, resize_mask, resize_photo
+from emat.inference.example import Example, MaskedPhoto
 from emat.methods.base import Features, LabelledFeatures, Method
+from emat.methods.pixel_features import working_size
 from emat.methods.with_learner import LearningMethod
 
 MOST_CLASSES = 254  # what a label map of bytes holds beside background and void
+THUMBNAIL_SIDE = 160  # pixels
 
 FeaturesOf: TypeAlias = Callable[[Pixels], Features]  # from a photo (H, W, 3)
+
+
+@dataclass(frozen=True)
+class Thumbnail:
+    """A small picture of an example."""
+
+    photo: Pixels  # (h, w, 3)
+    masks: Mapping[str, NDArray[np.bool_]]  # (h, w) for each class
+
+
+@dataclass(frozen=True)
+class WorkingPhoto:
+    """An example at the size that a method learns from, with what is known of its pixels."""
+
+    photo: Pixels  # (h, w, 3)
+    masks: Mapping[str, NDArray[np.uint8]]  # (h, w) for each class it names: 1 = the class, 0 = not, 255 = unknown
+    other: NDArray[np.uint8]  # (h, w): the same for all other classes
+    sparse: bool = False
+
+    def known(self, classes: Sequence[str]) -> Tensor:
+        """What is known of each class, (N, h, w)."""
+        return torch.from_numpy(np.stack([self.masks.get(name, self.other) for name in classes]))
+
+
+@dataclass(frozen=True, eq=False)
+class FittedExample:
+    """What a segmenter keeps of an example."""
+
+    name: str
+    encodings: Mapping[str, Any]  # the method's support encoding for each class
+    thumbnail: Thumbnail | None = None
+    working: WorkingPhoto | None = None  # where the method learns
+    # A weak reference, because the photo may be a large array that nobody else needs any more.
+    source: Callable[[], Example | None] = field(default=lambda: None, repr=False)
+
+    @classmethod
+    def of(
+        cls, example: Example, encodings: Mapping[str, Any], small: Thumbnail, working: WorkingPhoto | None = None
+    ) -> FittedExample:
+        """Make what is kept of `example`."""
+        return cls(example.title, encodings, small, working, weakref.ref(example))
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The classes that it shows."""
+        return tuple(self.encodings)
+
+    def is_from(self, example: Example) -> bool:
+        """Whether it was made from `example`, the same object."""
+        return self.source() is example
+
+
+def thumbnail(shown: MaskedPhoto) -> Thumbnail:
+    """Shrink a photo and its masks to fit into a square of 160 pixels."""
+    height, width = shown.photo.shape[:2]
+    scale = min(1.0, THUMBNAIL_SIDE / max(height, width))
+    size = (max(1, round(height * scale)), max(1, round(width * scale)))
+    masks = {name: resize_mask(mask.astype(np.uint8), size) > 0 for name, mask in shown.masks.items()}
+    return Thumbnail(resize_photo(shown.photo, size), masks)
+
+
+def working_photo(shown: MaskedPhoto, side: int) -> WorkingPhoto:
+    """Bring an example to the size that is learnt from. What is kept is then the same however large the photo was."""
+    height, width = shown.photo.shape[:2]
+    size = working_size((height, width), side) if max(height, width) > side else (height, width)
+    masks, other = shown.known()
+    return WorkingPhoto(
+        resize_photo(shown.photo, size),
+        {name: _shrunk(mask, size) for name, mask in masks.items()},
+        _shrunk(other, size),
+        shown.sparse,
+    )
+
+
+def _shrunk(mask: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:
+    """Shrink a mask; a value that nearest neighbours would lose altogether, as of a small stroke, is kept."""
+    small = resize_mask(mask, size).copy()
+    for value in (0, 1):
+        rows, columns = np.nonzero(mask == value)
+        if len(rows) and not (small == value).any():
+            small[rows * size[0] // mask.shape[0], columns * size[1] // mask.shape[1]] = value
+    return small
 
 
 @dataclass

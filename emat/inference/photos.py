@@ -1,10 +1,4 @@
-"""Photos on their way to the method: found on the command line, read ahead of it, and cut into tiles.
-
-Photos are resized to the square that the head was trained with, as in training and in benchmarks, whatever their
-aspect. Keeping the aspect at the same number of pixels was measured beside it, with an early head on 240 tasks (1-way
-1-shot) of voc2012-mini's val list at 192 px: mIoU 33.4 against 33.2 and an AUC of presence of 0.909 against 0.897,
-which is within chance.
-"""
+"""Photos on their way to the method: found on the command line, and read ahead of it."""
 
 import glob
 from collections import deque
@@ -12,7 +6,6 @@ from collections.abc import Generator, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeAlias
 
 from emat.errors import EmatError
 from emat.images import PHOTO_SUFFIXES, Pixels, Reading, Source, read_photo
@@ -20,13 +13,6 @@ from emat.images.sources import TIFF_SUFFIXES, split_page
 from emat.images.sources import pages as count_pages
 
 READ_AHEAD = 2  # photos in memory beside the one that is predicted
-MOST_DETAIL = 1024  # side, in pixels, at which probabilities are kept; masks come from a far coarser grid
-OVERLAP = 0.25  # share of a tile that its neighbour covers as well
-FINEST_TILES = 64  # a side: each tile takes as long as a photo
-MOST_TILES = 4  # a side for "auto": 16 tiles and the whole photo take 17 times as long
-
-Tiles: TypeAlias = int | Literal["auto"] | None  # number of tiles in a row and in a column
-
 
 # Found on the command line
 
@@ -157,86 +143,3 @@ def _read(source: Source, reading: Reading) -> ReadPhoto:
         return ReadPhoto(source, read_photo(source, reading=reading), None)
     except EmatError as error:
         return ReadPhoto(source, None, error)
-
-
-def detail_size(size: tuple[int, int]) -> tuple[int, int]:
-    """Return the size (h, w) at which the probabilities of a photo of `size` are kept: its own, or a smaller one.
-
-    >>> detail_size((375, 500)), detail_size((3000, 4000))
-    ((375, 500), (768, 1024))
-    """
-    scale = min(1.0, MOST_DETAIL / max(size))
-    height, width = (max(1, round(side * scale)) for side in size)
-    return height, width
-
-
-# Cut into tiles
-
-
-@dataclass(frozen=True)
-class View:
-    """A rectangle of a photo in pixels."""
-
-    top: int
-    left: int
-    height: int
-    width: int
-
-    @property
-    def area(self) -> tuple[slice, slice]:
-        """Its rows and columns."""
-        return slice(self.top, self.top + self.height), slice(self.left, self.left + self.width)
-
-    def shares(self, size: tuple[int, int]) -> tuple[float, float, float, float]:
-        """Top, left, height and width as shares of a photo of `size` (H, W)."""
-        height, width = size
-        return self.top / height, self.left / width, self.height / height, self.width / width
-
-    def scaled(self, size: tuple[int, int], to: tuple[int, int]) -> "View":
-        """Return the same part of a photo of `size` (H, W) after the photo is resized to another size."""
-        (height, width), (new_height, new_width) = size, to
-        top, bottom = (round(y * new_height / height) for y in (self.top, self.top + self.height))
-        left, right = (round(x * new_width / width) for x in (self.left, self.left + self.width))
-        return View(top, left, max(1, bottom - top), max(1, right - left))
-
-
-def check_tiles(tiles: object) -> None:
-    """Raise an EmatError unless `tiles` is None, "auto" or a number from 1 to 64."""
-    if tiles is None or tiles == "auto":
-        return
-    if isinstance(tiles, int) and not isinstance(tiles, bool) and 1 <= tiles <= FINEST_TILES:
-        return
-    raise EmatError(f"tiles is None, 'auto' or a number of tiles a side from 1 to {FINEST_TILES}, not {tiles!r}")
-
-
-def views(size: tuple[int, int], image_size: int, tiles: Tiles) -> list[View]:
-    """Return what the method looks at: the whole photo of `size` (H, W) first, then its tiles, row by row.
-
-    "auto" takes as many tiles as are needed to see the photo at its own resolution, at most 4 a side, and none for
-    photos that are hardly larger than `image_size`.
-
-    >>> len(views((800, 800), 400, 2)), len(views((500, 450), 400, "auto")), len(views((1600, 800), 400, "auto"))
-    (5, 1, 9)
-    """
-    height, width = size
-    whole = View(0, 0, height, width)
-    if tiles == "auto":
-        rows, columns = (min(MOST_TILES, round(side / image_size)) for side in size)
-    else:
-        rows, columns = (min(tiles or 1, side) for side in size)
-    if rows <= 1 and columns <= 1:
-        return [whole]
-    vertical, horizontal = _spans(height, max(1, rows)), _spans(width, max(1, columns))
-    return [whole, *(View(top, left, h, w) for top, h in vertical for left, w in horizontal)]
-
-
-def _spans(length: int, count: int) -> list[tuple[int, int]]:
-    """Start and length of `count` equal spans that overlap and together cover `length`.
-
-    >>> _spans(100, 3)
-    [(0, 40), (30, 40), (60, 40)]
-    """
-    if count == 1:
-        return [(0, length)]
-    span = min(length, -int(-length // (count - (count - 1) * OVERLAP)))
-    return [(round(index * (length - span) / (count - 1)), span) for index in range(count)]

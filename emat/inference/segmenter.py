@@ -16,26 +16,16 @@ from emat.errors import EmatError
 from emat.features import FeatureCache
 from emat.images import Pixels, Reading, Source, read_photo
 from emat.inference.example import Example
-from emat.inference.fitted_checks import check_backbone
-from emat.inference.fitted_file import (
-    FittedExample,
-    is_fitted,
-    moved_to,
-    read_fitted,
-    thumbnail,
-    working_photo,
-    write_fitted,
-)
-from emat.inference.forecast import Forecast, forecasts
-from emat.inference.known_examples import KnownExamples
-from emat.inference.photos import READ_AHEAD, ReadPhoto, Tiles, check_tiles, detail_size, read_ahead, views
+from emat.inference.fitted_file import check_backbone, is_fitted, moved_to, on_device, read_fitted, write_fitted
+from emat.inference.forecast import Forecast, forecasts, suits_refinement
+from emat.inference.known_examples import FittedExample, KnownExamples, thumbnail, working_photo
+from emat.inference.photos import READ_AHEAD, ReadPhoto, read_ahead
 from emat.inference.prediction import Prediction, Thresholds, refined
-from emat.inference.refinement_choice import suits_refinement
+from emat.inference.tiles import Tiles, check_tiles, detail_size, views
 from emat.methods.base import Decision, Features, Method, TaskEvidence
-from emat.methods.head_names import find_head
 from emat.methods.leave_out import Learnt
 from emat.methods.pixel_features import LARGEST_SIDE, SMALLEST_SIDE, WORKING_SIDE
-from emat.methods.trained_head import head_of, is_training_free, load_head
+from emat.methods.trained_head import find_head, head_of, is_training_free, load_head
 from emat.methods.with_learner import LearningMethod, LearntEvidence, can_learn, unwrapped
 from emat.refine.refiner import Refinement, check_refinement
 
@@ -106,7 +96,7 @@ class Segmenter:
         Args:
             source: A file of a fitted segmenter, a head's file or name such as "default" or "emat-coco-fold0", or a
                 method that needs no training such as "prototype". "best" is the strongest head whose weights are on
-                this machine (see `emat.methods.head_names`); which one it is, is said on standard error.
+                this machine (see `emat.methods.trained_head`); which one it is, is said on standard error.
             backbone: The backbone's name, needed only for a head whose file does not say it.
             device: "cpu", "cuda", "mps" or "auto".
             tiles: Into how many tiles a side photos are cut beside the whole: None for none, "auto", or a number.
@@ -140,7 +130,7 @@ class Segmenter:
             method, fitted.head.thresholds, tiles, refine=refine, reading=reading or Reading(fitted.stretch)
         )
         learnt = None if fitted.learnt is None else moved_to(segmenter.device, fitted.learnt)
-        examples = tuple(example.to(segmenter.device) for example in fitted.examples)
+        examples = tuple(on_device(segmenter.device, example) for example in fitted.examples)
         segmenter._known = KnownExamples(examples, learnt if method.learns else None)
         return segmenter
 

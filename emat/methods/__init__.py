@@ -5,10 +5,9 @@ The interface is `base`, the list of all methods `registry`, and the rule that d
 The methods: `correlation` (EMAT and CST, whose network is `emat.model`), `prior` (EMAT averaged with the prototype),
 `prototype` (needs no training), and `panet`, `pfenet`, `hsnet`, `asnet`, which share `resnet_base`.
 
-Trained heads: `trained_head` (what a file holds), `head_names` (where it is found), `head_training` (what it was
-trained on), `published` (the authors' checkpoints).
+Trained heads: `trained_head` (what a file holds and where it is found), `head_training` (what it was trained on),
+`published` (the authors' checkpoints).
 
-Learning from a user's examples: `with_learner` wraps a method, `pixel_features`, `learner` and `ridge` are the pixel
-classifier, `leave_out` tries it on examples that are left out, and `mixture` decides how much it counts beside the
-head.
+Learning from a user's examples: `with_learner` wraps a method, `pixel_features` and `learner` are the pixel classifier,
+`leave_out` tries it on examples that are left out, and `mixture` decides how much it counts beside the head.
 """

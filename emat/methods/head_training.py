@@ -7,8 +7,7 @@ from pathlib import Path
 
 from emat.errors import EmatError
 from emat.files import file_sha256
-from emat.methods.head_names import find_head
-from emat.methods.trained_head import TrainedHead, head_metadata, load_head, share_heads
+from emat.methods.trained_head import TrainedHead, find_head, head_metadata, load_head, share_heads
 from emat.tasks.training_tasks import class_key
 
 

@@ -20,8 +20,7 @@ from emat.backbone.registry import find_backbone, recognise
 from emat.backbone.weights import LocalWeights, find_weights, store_weights, to_public, verified
 from emat.errors import EmatError
 from emat.files import emat_home, file_sha256, locked, read_text, write_text
-from emat.methods.head_names import FOLDS, PUBLISHED_BACKBONE, head_file
-from emat.methods.trained_head import identify, save_head
+from emat.methods.trained_head import FOLDS, PUBLISHED_BACKBONE, head_file, identify, save_head
 from emat.model.network import build
 from emat.tensor_files import digest, read_tensors
 

@@ -30,11 +30,10 @@ from emat.methods.base import (
     Thresholds,
     TrainingBatch,
 )
-from emat.methods.learner import LabelledPhoto, content_order, train
+from emat.methods.learner import UNKNOWN, LabelledPhoto, content_order, train
 from emat.methods.leave_out import Learnt, learn_from
 from emat.methods.mixture import MASK_DECIDES, logit, sigmoid
 from emat.methods.pixel_features import WORKING_SIDE, PixelFeatures, pixel_features
-from emat.methods.ridge import UNKNOWN
 
 CERTAIN = 1e-4  # the head's probabilities are kept that far from 0 and 1
 ALMOST = 0.999  # a score just below a threshold is the threshold times this

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from emat.backbone import Backbone, ViT
 from emat.backbone.base import Stack
 from emat.errors import EmatError
-from emat.inference.photos import detail_size
 from emat.inference.segmenter import Segmenter
+from emat.inference.tiles import detail_size
 from emat.methods.base import Method
 from emat.methods.correlation import CorrelationMethod
 from emat.methods.learner import LARGEST_VALUE

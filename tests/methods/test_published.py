@@ -18,11 +18,10 @@ from emat import Example, Segmenter
 from emat.backbone.registry import BACKBONES
 from emat.backbone.vit import ViT
 from emat.cli import main
-from emat.methods import head_names, published
-from emat.methods.head_names import PUBLISHED_ARCHIVES, best_head, head_file
+from emat.methods import published, trained_head
 from emat.methods.head_training import training_of
 from emat.methods.published import BITSTREAMS, recorded_sha256
-from emat.methods.trained_head import load_head
+from emat.methods.trained_head import PUBLISHED_ARCHIVES, best_head, head_file, load_head
 from emat.model import build
 from tests.backbone.conftest import Server
 from tests.evaluation.conftest import make_photos
@@ -39,7 +38,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     make = partial(ViT, 48, 12, 6, patch=14, pos_grid=5)
     narrow = replace(BACKBONES["dinov2-s"], make=make, width=8, image_size=56, urls=())
     monkeypatch.setitem(BACKBONES, "dinov2-s", narrow)
-    head_names._say_once.cache_clear()
+    trained_head._say_once.cache_clear()
     return tmp_path / "home"
 
 

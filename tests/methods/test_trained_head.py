@@ -11,9 +11,13 @@ from emat.errors import EmatError
 from emat.evaluation.evaluated_method import load_evaluated
 from emat.files import file_sha256
 from emat.methods.base import Thresholds
-from emat.methods.head_names import DEFAULT_HEAD, PUBLISHED, find_head, head_file, known_heads
 from emat.methods.trained_head import (
+    DEFAULT_HEAD,
+    PUBLISHED,
+    find_head,
+    head_file,
     identify,
+    known_heads,
     load_head,
     save_head,
 )

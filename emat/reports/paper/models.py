@@ -11,9 +11,8 @@ from pathlib import Path
 
 from emat.errors import EmatError
 from emat.evaluation.evaluated_method import EvaluatedMethod, load_evaluated
-from emat.methods.head_names import find_head, head_file
 from emat.methods.head_training import training_of
-from emat.methods.trained_head import is_training_free
+from emat.methods.trained_head import find_head, head_file, is_training_free
 
 FOLD_IN_NAME = "{fold}"
 PROTOTYPE = "Prototype"

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from emat.errors import EmatError
-from emat.methods.head_names import head_file
+from emat.methods.trained_head import head_file
 from emat.reports.paper.models import FSCS_ROWS, PaperModel, fold_head_folder, models_here, parse_model
 from emat.reports.paper.parts import PARTS, choose_parts, models_of, needs_of, other_model
 

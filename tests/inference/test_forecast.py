@@ -1,0 +1,131 @@
+"""What leaving examples out says: the working size and the refinement that help."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import ndimage
+
+from emat import Example, Prediction, Segmenter
+from emat.errors import EmatError
+from emat.images import Pixels
+from emat.inference.forecast import best_size, gain_of, suits_refinement
+from emat.inference.known_examples import FittedExample, KnownExamples, Thumbnail, WorkingPhoto
+from emat.methods.pixel_features import WORKING_SIDE
+from emat.refine.mobilesam import MobileSAM
+from emat.refine.regions import Map, Mask
+from tests.refine.conftest import mobilesam
+
+__all__ = ["mobilesam"]
+
+
+def _stripes(side: int) -> list[Example]:
+    """Two photos of fine stripes, which are lost where a photo is shrunk too far."""
+    shown = []
+    for seed in (1, 2):
+        draw = np.random.RandomState(seed)
+        photo = draw.randint(90, 130, (side // 2, side, 3)).astype(np.uint8)
+        mask = np.zeros(photo.shape[:2], bool)
+        mask[:, side // 4 + 2 * seed : side // 2] = True
+        photo[:, ::2][mask[:, ::2]] = (200, 60, 50)
+        shown.append(Example(photo, {"stripes": mask}, name=f"photo {seed}"))
+    return shown
+
+
+def test_a_file_keeps_the_size_it_was_fitted_at(tmp_path: Path) -> None:
+    segmenter = Segmenter.load("default", device="cpu", size=120).fit(_stripes(200))
+    assert max(example.working.photo.shape[1] for example in segmenter.examples_ if example.working) == 120
+    segmenter.save(tmp_path / "stripes.emat")
+    loaded = Segmenter.load(tmp_path / "stripes.emat", device="cpu")
+    assert loaded.working_side == 120
+    photo = _stripes(200)[0].photo
+    assert loaded.predict(photo).scores == segmenter.predict(photo).scores
+
+
+def test_small_photos_are_not_tried_at_a_larger_size() -> None:
+    tried = []
+
+    def fitted(side: int) -> Segmenter:
+        tried.append(side)
+        return Segmenter.load("default", device="cpu", size=side).fit(_stripes(60))
+
+    segmenter, said = best_size(fitted)
+    assert (tried, said, segmenter.working_side) == ([WORKING_SIDE], None, WORKING_SIDE)
+
+
+def test_of_large_photos_the_better_forecast_is_kept_and_said() -> None:
+    found: dict[int, float] = {}
+
+    def fitted(side: int) -> Segmenter:
+        segmenter = Segmenter.load("default", device="cpu", size=side).fit(_stripes(440))
+        found[side] = segmenter.forecast_["stripes"].iou or 0.0
+        return segmenter
+
+    segmenter, said = best_size(fitted)
+    better = found[2 * WORKING_SIDE] >= found[WORKING_SIDE] + 0.02
+    assert segmenter.working_side == WORKING_SIDE * (2 if better else 1)
+    assert said is not None
+    assert said.startswith("The larger size helps" if better else "A larger size does not help")
+
+
+@pytest.mark.parametrize("size", [10, 100_000])
+def test_a_size_that_is_no_size_is_refused(size: int) -> None:
+    with pytest.raises(EmatError, match="the working size is 64 to 2000 pixels"):
+        Segmenter.load("default", device="cpu", size=size)
+
+
+# Refinement
+
+
+def disc_photo() -> tuple[Pixels, Mask]:
+    y, x = np.mgrid[:120, :160]
+    disc = (y - 60) ** 2 + (x - 80) ** 2 <= 35**2
+    photo = np.stack([60 + 0.3 * x + 0.2 * y] * 3, axis=2).astype(np.uint8)
+    photo[disc] = (200, 120, 60)
+    return photo, disc
+
+
+def known(photo: Pixels, *masks: Mask) -> KnownExamples:
+    def example(number: int, mask: Mask) -> FittedExample:
+        labels = mask.astype(np.uint8)
+        working = WorkingPhoto(photo, {"it": labels}, np.zeros_like(labels))
+        return FittedExample(f"{number}", {"it": None}, Thumbnail(photo, {"it": mask}), working)
+
+    return KnownExamples(tuple(example(number, mask) for number, mask in enumerate(masks)))
+
+
+def coarse(mask: Mask) -> Map:
+    return ndimage.gaussian_filter(np.roll(mask, 6, axis=1).astype(np.float32), 6)
+
+
+def test_the_examples_that_are_left_out_decide(mobilesam: MobileSAM, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("emat.refine.mobilesam._loaded", [mobilesam])
+    photo, disc = disc_photo()
+    half = disc & (np.arange(160) < 80)  # nothing in the photo shows where it ends
+    left_out: list[int] = []
+
+    def predict(photo: Pixels, others: KnownExamples) -> Prediction:
+        left_out.append(len(others.examples))
+        return Prediction(photo, {"it": 0.9}, {"it": map_})
+
+    map_ = coarse(disc)
+    assert suits_refinement(objects := known(photo, disc, disc), "it", predict)
+    assert gain_of(objects, "it", predict) > 0.05
+    map_ = half.astype(np.float32)
+    assert not suits_refinement(halves := known(photo, half, half), "it", predict)
+    assert set(left_out) == {1}
+    asked = len(left_out)
+    assert not suits_refinement(halves, "it", predict)
+    assert len(left_out) == asked, "the same examples are asked once"
+
+
+def test_one_example_or_thin_ones_are_never_left_out() -> None:
+    photo, disc = disc_photo()
+
+    def predict(photo: Pixels, others: KnownExamples) -> Prediction:
+        raise AssertionError("nothing is predicted")
+
+    crack = np.zeros_like(disc)
+    crack[60:62, 5:150] = True
+    assert suits_refinement(known(photo, disc), "it", predict)
+    assert not suits_refinement(known(photo, crack, crack), "it", predict)

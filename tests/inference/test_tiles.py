@@ -1,0 +1,133 @@
+"""Tiles cover a photo, and a slide is predicted window by window."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from emat import Example, Segmenter
+from emat.errors import EmatError
+from emat.formats.results import ResultTable
+from emat.formats.writing import open_writer
+from emat.images import Reading
+from emat.images.slides import Slide
+from emat.inference.tiles import OVERLAP, SlidePrediction, is_slide, part_side, predict_slide, views
+from tests.inference.colour_method import ColourMethod
+
+RED, GREEN, GREY = (200, 20, 20), (20, 180, 20), (128, 128, 128)
+
+
+@given(st.integers(1, 900), st.integers(1, 900), st.one_of(st.integers(1, 6), st.just("auto")))
+def test_tiles_cover_every_pixel_and_stay_inside(height: int, width: int, tiles: int | str) -> None:
+    whole, *parts = views((height, width), 100, tiles)  # type: ignore[arg-type]
+    assert (whole.top, whole.left, whole.height, whole.width) == (0, 0, height, width)
+    seen = np.zeros((height, width), bool)
+    for part in parts:
+        assert part.top >= 0
+        assert part.left >= 0
+        assert part.top + part.height <= height
+        assert part.left + part.width <= width
+        seen[part.area] = True
+    assert seen.all() or not parts
+
+
+def test_neighbours_overlap() -> None:
+    first, second = views((100, 400), 100, 2)[1:3]
+    assert first.left + first.width - second.left >= OVERLAP * first.width - 1
+
+
+def test_a_small_photo_is_not_cut_by_auto() -> None:
+    assert len(views((120, 140), 100, "auto")) == 1
+    assert len(views((200, 300), 100, "auto")) == 1 + 2 * 3
+
+
+def test_a_small_object_found_by_tiles_is_missed_without() -> None:
+    grey, red = np.full((256, 256, 3), 90, np.uint8), (250, 20, 20)
+    shown = grey.copy()
+    shown[64:192, 64:192] = red
+    asked = grey.copy()
+    asked[201:209, 41:49] = red  # one pixel of the whole as the network sees it, between two of them
+    example = Example(shown, {"red": (64, 64, 192, 192)})
+    without = Segmenter(ColourMethod()).fit([example]).predict(asked)
+    with_tiles = Segmenter(ColourMethod(), tiles="auto").fit([example]).predict(asked)
+    truth = np.zeros((256, 256), bool)
+    truth[201:209, 41:49] = True
+    assert without.present == set()
+    assert not without.mask("red").any()
+    assert with_tiles.present == {"red"}
+    found = with_tiles.mask("red")
+    assert (found & truth).sum() / (found | truth).sum() > 0.5
+
+
+def test_a_tile_without_the_class_adds_nothing() -> None:
+    grey = np.full((64, 64, 3), 90, np.uint8)
+    shown = grey.copy()
+    shown[:, :32] = (250, 20, 20)
+    plain = Segmenter(ColourMethod(), tiles=3).fit([Example(shown, {"red": (0, 0, 32, 64)})]).predict(grey)
+    assert not plain.mask("red").any()
+
+
+@pytest.mark.parametrize("tiles", [0, -1, "many", 1.5, True])
+def test_other_values_are_refused(tiles: object) -> None:
+    with pytest.raises(EmatError, match="tiles is None, 'auto' or a number of tiles a side"):
+        Segmenter(ColourMethod(), tiles=tiles)  # type: ignore[arg-type]
+
+
+# Slides
+
+
+def slide_of(path: Path, side: int = 600) -> np.ndarray:
+    tifffile = pytest.importorskip("tifffile", reason="slides need tifffile (pip install emat[science])")
+    photo = np.full((side, side + 40, 3), GREY, np.uint8)
+    photo[100:300, 50:250] = RED
+    photo[350:420, 400:600] = GREEN
+    tifffile.imwrite(path, photo, photometric="rgb", tile=(64, 64), compression="zlib")
+    return photo
+
+
+@pytest.fixture
+def segmenter() -> Segmenter:
+    examples = []
+    for name, colour in (("red", RED), ("green", GREEN)):
+        photo = np.full((40, 40, 3), GREY, np.uint8)
+        photo[10:30, 10:30] = colour
+        examples.append(Example(photo, {name: (10, 10, 30, 30)}))
+    return Segmenter(ColourMethod(64)).fit(examples)
+
+
+def test_the_bands_of_a_slide_are_its_label_map(segmenter: Segmenter, tmp_path: Path) -> None:
+    photo = slide_of(tmp_path / "slide.tif")
+    expected = np.zeros(photo.shape[:2], np.uint8)
+    expected[(photo == RED).all(axis=2)] = 1
+    expected[(photo == GREEN).all(axis=2)] = 2
+    segmenter.reading = Reading(max_pixels=10_000)  # fewer than a window has
+    table = ResultTable(tmp_path / "out" / "scores.csv", ["photo", "red"], "scores")
+    with (
+        Slide(tmp_path / "slide.tif") as slide,
+        open_writer("png", tmp_path / "out", segmenter.classes_, tables=[table]) as writer,
+    ):
+        answer = SlidePrediction(segmenter.classes_, slide.size)
+        bands = predict_slide(segmenter, slide, 5, answer)
+        writer.write_bands(
+            "slide.tif", slide.size, bands, lambda: {"scores": [["slide.tif", f"{answer.share('red'):.3f}"]]}
+        )
+    with Image.open(tmp_path / "out" / "masks" / "slide.png") as image:
+        found = np.asarray(image)
+    assert found.shape == expected.shape
+    assert (found != expected).mean() < 0.02
+    assert answer.share("red") == pytest.approx((found == 1).mean())
+    assert answer.scores["red"] > 0.9
+    assert f"{answer.share('red'):.3f}" in table.path.read_text()
+
+
+def test_only_a_tiff_beyond_the_limit_is_a_slide(tmp_path: Path) -> None:
+    slide_of(tmp_path / "slide.tif")
+    Image.new("RGB", (50, 50)).save(tmp_path / "a.png")
+    assert is_slide(tmp_path / "slide.tif", Reading(max_pixels=1000))
+    assert not is_slide(tmp_path / "slide.tif", Reading())
+    assert not is_slide(tmp_path / "a.png", Reading(max_pixels=1000))
+    assert not is_slide(tmp_path / "gone.tif", Reading(max_pixels=1000))
+    assert part_side((600, 640), "auto") == 1024
