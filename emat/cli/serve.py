@@ -1,8 +1,10 @@
 """`emat serve`: predictions over HTTP."""
 
+import json
 import os
+import socket
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -10,7 +12,9 @@ from emat.cli.options import DeviceName, HeadName
 from emat.errors import EmatError
 from emat.inference.segmenter import Segmenter
 from emat.scale.requests import MOST_BYTES, ServeOptions
-from emat.scale.serve import build_app, run_server
+from emat.scale.serve import build_app, check_packages
+
+SECONDS_TO_FINISH = 60  # that requests may take after the server was asked to end
 
 
 def command(
@@ -57,4 +61,44 @@ def command(
         run_server(build_app(loaded, options), host, port, 1)
         return
     os.environ["EMAT_SERVED"] = options.as_environment(str(segmenter or model), device)
-    run_server("emat.scale.serve:app_from_environment", host, port, workers)
+    run_server("emat.cli.serve:app_from_environment", host, port, workers)
+
+
+def app_from_environment() -> Any:
+    """Build the application in a worker process, from what `emat serve` put into the environment."""
+    values = json.loads(os.environ["EMAT_SERVED"])
+    segmenter = Segmenter.load(values.pop("source"), device=values.pop("device"))
+    return build_app(segmenter, ServeOptions(**values))
+
+
+def run_server(app: Any, host: str, port: int, workers: int) -> None:
+    """Serve until the process is asked to end, then finish what was begun.
+
+    Args:
+        app: What `build_app` returned, or for several workers the name of a function that returns one.
+        host: The address to listen at.
+        port: The port; 0 for any.
+        workers: The number of processes.
+
+    Raises:
+        EmatError: If the packages are missing, or the port is taken.
+    """
+    check_packages()
+    import uvicorn
+
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise EmatError(f"nothing can listen at {host}:{port} ({error.strerror}); choose another --port") from None
+    uvicorn.run(
+        app,
+        host=host,
+        port=port,
+        workers=workers if workers > 1 else None,
+        factory=isinstance(app, str),
+        log_level="warning" if workers == 1 else "info",
+        timeout_graceful_shutdown=SECONDS_TO_FINISH,
+        server_header=False,
+    )

@@ -15,12 +15,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from emat import __version__
+from emat.backbone import Backbone, ViT
 from emat.errors import EmatError
 from emat.files import check_output, whole_file
 from emat.images import Pixels, resize_photo
 from emat.inference.segmenter import Segmenter
 from emat.methods.with_learner import unwrapped
-from emat.scale.graph import HeadGraph, SegmenterGraph, backbone_of, check_method, fixed_positions
+from emat.scale.graph import HeadGraph, SegmenterGraph, backbone_of, check_method
 
 OPSET = 18
 TOLERANCE = 1e-4  # how far an exported graph may be from `predict`
@@ -82,7 +83,7 @@ def export_segmenter(segmenter: Segmenter, path: Path, size: tuple[int, int] = D
         true_maps = np.array([list(one.maps.values()) for one in expected])
         return max(float(np.abs(scores - true_scores).max()), float(np.abs(maps - true_maps).max()))
 
-    with fixed_positions(backbone_of(unwrapped(segmenter.method))):
+    with _fixed_positions(backbone_of(unwrapped(segmenter.method))):
         inputs = {"photo": torch.from_numpy(np.stack(photos))}
         return _write(graph, inputs, ("scores", "maps"), metadata, path, check)
 
@@ -205,6 +206,27 @@ def _packages() -> None:
         import onnxscript  # noqa: F401
     except ImportError as error:
         raise EmatError(f'export needs the package {error.name}; run pip install "emat[export]"') from None
+
+
+@contextmanager
+def _fixed_positions(backbone: Backbone) -> Iterator[None]:
+    """Inside the block, a ViT's position embeddings are resized outside of the graph, where bicubic means the same."""
+    if not isinstance(backbone, ViT):
+        yield
+        return
+    known: dict[tuple[int, int], Tensor] = {}
+    resize = backbone._positions
+
+    def positions(grid: tuple[int, int]) -> Tensor:
+        if grid not in known:  # found in the run before the export
+            known[grid] = resize(grid).detach().clone()
+        return known[grid]
+
+    backbone.__dict__["_positions"] = positions
+    try:
+        yield
+    finally:
+        del backbone.__dict__["_positions"]
 
 
 @contextmanager

@@ -5,16 +5,17 @@ examples and what was learnt from them are constants in it, and so is the size o
 `HeadGraph` goes from tokens to logits. What cannot be put into a graph is refused with the reason.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from emat.backbone import Backbone, ViT
+from emat.backbone import Backbone
 from emat.backbone.base import Stack
 from emat.errors import EmatError
 from emat.inference.segmenter import Segmenter
@@ -46,10 +47,10 @@ from emat.methods.prototype import (
 )
 from emat.methods.with_learner import ALMOST, CERTAIN, unwrapped
 from emat.model import SupportEncoding
-from emat.scale.pillow_resize import PillowResize
 from emat.scale.plain_network import compare_dense, compare_fixed, dense_support
 
 LEAST_CERTAIN = 1e-6  # as in `emat.methods.mixture.logit`
+PRECISION = 22  # bits behind the point of Pillow's coefficients
 Shot = tuple[Tensor | None, Tensor]  # the probability of presence (B,), and the foreground's logits (B, h, w)
 
 
@@ -224,27 +225,6 @@ def backbone_of(method: Method) -> Backbone:
     return backbone
 
 
-@contextmanager
-def fixed_positions(backbone: Backbone) -> Iterator[None]:
-    """Inside the block, a ViT's position embeddings are resized outside of the graph, where bicubic means the same."""
-    if not isinstance(backbone, ViT):
-        yield
-        return
-    known: dict[tuple[int, int], Tensor] = {}
-    resize = backbone._positions
-
-    def positions(grid: tuple[int, int]) -> Tensor:
-        if grid not in known:  # found in the run before the export
-            known[grid] = resize(grid).detach().clone()
-        return known[grid]
-
-    backbone.__dict__["_positions"] = positions
-    try:
-        yield
-    finally:
-        del backbone.__dict__["_positions"]
-
-
 def patch_shot(patches: Tensor, support: Prototypes, rule: PrototypePresence) -> Shot:
     """What a prototype says of unit patches (B, C, h, w, d), as `emat.methods.prototype.patch_evidence` does."""
     if support.foreground is None:
@@ -309,3 +289,52 @@ def presence_logit(rule: PresenceRule, logits: Tensor) -> Tensor:
     values = logits.flatten(1)
     count = max(1, round(rule.share * values.shape[1]))
     return (values.topk(count, dim=1).values.mean(dim=1) - rule.level) / rule.scale
+
+
+def bilinear_weights(length: int, target: int) -> NDArray[np.float64]:
+    """Return the matrix (target, length) of an antialiased bilinear filter, each row adding up to 1."""
+    scale = length / target
+    reach = max(scale, 1.0)  # wider where it shrinks: that is the antialiasing
+    weights = np.zeros((target, length))
+    for index in range(target):
+        centre = (index + 0.5) * scale
+        first, last = max(0, int(centre - reach + 0.5)), min(length, int(centre + reach + 0.5))
+        distance = np.abs((np.arange(first, last) - centre + 0.5) / reach)
+        row = np.maximum(0.0, 1.0 - distance)
+        weights[index, first:last] = row / row.sum()
+    return weights
+
+
+class PillowResize(nn.Module):
+    """Resizes photos (B, 3, H, W) of whole numbers from 0 to 255 to `target` (h, w), bit for bit as Pillow does.
+
+    Pillow resizes bytes in two passes, first along the rows, then along the columns. Each pass sums whole numbers,
+    which are its coefficients times 2 ** 22, and rounds to bytes. Sums stay below 2 ** 53, so products of float64 are
+    exact.
+
+    Args:
+        size: Height and width of the photos.
+        target: Height and width of the result.
+    """
+
+    def __init__(self, size: tuple[int, int], target: tuple[int, int]) -> None:
+        super().__init__()
+        self.down = nn.Buffer(_whole(size[0], target[0])) if size[0] != target[0] else None
+        self.across = nn.Buffer(_whole(size[1], target[1])) if size[1] != target[1] else None
+
+    def forward(self, photo: Tensor) -> Tensor:
+        """Return whole numbers (B, 3, h, w) as float32."""
+        x = photo.double()
+        if self.across is not None:
+            x = _to_bytes(x @ self.across.T)
+        if self.down is not None:
+            x = _to_bytes(self.down @ x)
+        return x.float()
+
+
+def _whole(length: int, target: int) -> Tensor:
+    return torch.from_numpy(np.floor(0.5 + bilinear_weights(length, target) * 2**PRECISION))
+
+
+def _to_bytes(sums: Tensor) -> Tensor:
+    return torch.floor((sums + 2 ** (PRECISION - 1)) / 2**PRECISION).clamp(0, 255)

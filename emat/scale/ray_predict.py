@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from emat.errors import EmatError
+from emat.formats.run_lengths import counts_of_mask, pack
 from emat.images import PHOTO_SUFFIXES
-from emat.inference.prediction import Thresholds
+from emat.inference.prediction import Prediction, Thresholds
 from emat.inference.segmenter import Segmenter
-from emat.scale.answers import class_answers
 
 PARTS, PLAN = "parts", "plan"  # folders of Parquet files inside the output: rows, and which photos a batch has
 BATCH = 16  # photos of one file: what is lost when a worker is killed
@@ -157,24 +157,24 @@ class _Worker:
                     content = stream.read()
             except OSError as error:
                 raise EmatError(f"{path} cannot be read: {error}") from None
-            answers = class_answers(self._segmenter.predict(content))
+            prediction = self._segmenter.predict(content)
         except EmatError as error:
             nothing = dict.fromkeys(("class", "score", "present", "area", "height", "width", "counts"))
             return [{"path": path, **nothing, "problem": str(error)}]
-        return [
-            {
-                "path": path,
-                "class": answer.name,
-                "score": answer.score,
-                "present": answer.present,
-                "area": answer.area,
-                "height": answer.size[0],
-                "width": answer.size[1],
-                "counts": answer.counts,
-                "problem": None,
-            }
-            for answer in answers
-        ]
+        return _rows_of(path, prediction)
+
+
+def _rows_of(path: str, prediction: Prediction) -> list[dict[str, Any]]:
+    """One row for each class."""
+    height, width = prediction.photo.shape[:2]
+    rows = []
+    for name in prediction.classes:
+        mask = prediction.mask(name)
+        area = int(mask.sum())
+        found = {"class": name, "score": prediction.scores[name], "present": area > 0, "area": area}
+        size = {"height": height, "width": width, "counts": pack(counts_of_mask(mask))}
+        rows.append({"path": path, **found, **size, "problem": None})
+    return rows
 
 
 class _Store:

@@ -1,8 +1,9 @@
-"""What a request to the server may be, and what is in it: host and token, size, the photo or the example of a form."""
+"""What the server is asked and what it answers: who may ask, what a request holds, and a prediction as JSON or PNG."""
 
 import base64
 import binascii
 import hmac
+import io
 import json
 from collections.abc import AsyncGenerator
 from dataclasses import asdict, dataclass
@@ -10,8 +11,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from PIL import Image
+
 from emat.errors import EmatError
+from emat.formats.run_lengths import counts_of_mask, pack
+from emat.images import VOC_PALETTE
 from emat.inference.example import Example
+from emat.inference.prediction import Prediction
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 MOST_BYTES = 200 * 1024 * 1024  # of one request, as in the studio
@@ -155,3 +161,32 @@ def said(status: int, sentence: str, headers: dict[str, str] | None = None) -> A
     from fastapi import Response
 
     return Response(json.dumps({"error": sentence}), status, headers, "application/json")
+
+
+def as_json(prediction: Prediction) -> dict[str, Any]:
+    """Return a prediction as JSON holds it: the photo's size and, for each class, score, presence, area and mask."""
+    height, width = prediction.photo.shape[:2]
+    classes = []
+    for name in prediction.classes:
+        mask = prediction.mask(name)
+        area = int(mask.sum())
+        classes.append(
+            {
+                "name": name,
+                "score": prediction.scores[name],
+                "present": area > 0,
+                "area": area,
+                "share": area / (height * width),
+                "segmentation": {"size": [height, width], "counts": pack(counts_of_mask(mask))},  # as COCO has it
+            }
+        )
+    return {"width": width, "height": height, "classes": classes}
+
+
+def as_png(prediction: Prediction) -> bytes:
+    """Return the label map as an indexed PNG: 0 is background, i the i-th class."""
+    image = Image.fromarray(prediction.label_map, "P")
+    image.putpalette(VOC_PALETTE.tobytes())
+    out = io.BytesIO()
+    image.save(out, "PNG")
+    return out.getvalue()

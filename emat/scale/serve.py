@@ -6,31 +6,134 @@ Its own description is at `/openapi.json`, and as a page at `/docs`.
 
 Where it is reachable from this machine alone, no token is needed, but requests must name this machine as their host, so
 that no web page can reach the server through a name of its own. Elsewhere every request needs the token.
+
+Requests that come together are answered together, by one thread, in the order in which they came. A single thread uses
+the network, so memory does not grow with the number of clients, and a queue of limited length refuses what could not be
+answered in time. Photos of a batch are read while earlier ones are predicted; each goes through the network on its
+own, so an answer never depends on the others.
 """
 
 import asyncio
-import json
-import os
-import socket
+import queue
 import threading
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from emat import __version__
 from emat.errors import EmatError
+from emat.images import Source
 from emat.inference.example import Example
+from emat.inference.photos import read_ahead
 from emat.inference.prediction import Prediction
 from emat.inference.segmenter import Segmenter
-from emat.scale.answers import as_json, as_png
-from emat.scale.batching import Batcher, Busy
-from emat.scale.requests import ServeOptions, example_of, json_of, json_response, photo_of, refusal, said
+from emat.scale.requests import (
+    ServeOptions,
+    as_json,
+    as_png,
+    example_of,
+    json_of,
+    json_response,
+    photo_of,
+    refusal,
+    said,
+)
 
 LOOPBACK_ALONE = ServeOptions()
-SECONDS_TO_FINISH = 60  # that requests may take after the server was asked to end
+MOST_WAITING = 256
+MOST_TOGETHER = 16
+
+
+class Busy(Exception):
+    """More requests are waiting than will be answered soon."""
+
+
+@dataclass(frozen=True)
+class _Request:
+    photo: Source
+    answer: "Future[Prediction]"
+
+
+class Batcher:
+    """Predicts photos in a thread of its own.
+
+    Args:
+        segmenter: Called for the segmenter that is to be used now.
+        most_waiting: How many photos may wait.
+        most_together: How many photos are taken at once.
+    """
+
+    def __init__(
+        self, segmenter: Callable[[], Segmenter], most_waiting: int = MOST_WAITING, most_together: int = MOST_TOGETHER
+    ) -> None:
+        self._segmenter, self._most = segmenter, most_together
+        self._waiting: queue.Queue[_Request | None] = queue.Queue(most_waiting)
+        self.batches = 0
+        self.photos = 0
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="emat-batches", daemon=True)
+        self._thread.start()
+
+    @property
+    def waiting(self) -> int:
+        """How many photos are waiting."""
+        return self._waiting.qsize()
+
+    def submit(self, photo: Source) -> "Future[Prediction]":
+        """Ask for a prediction; its errors are those of `Segmenter.predict`.
+
+        Raises:
+            Busy: If too many photos are waiting, or the server is ending.
+        """
+        if self._closed.is_set():
+            raise Busy("this server is ending")
+        request = _Request(photo, Future())
+        try:
+            self._waiting.put_nowait(request)
+        except queue.Full:
+            raise Busy("too many photos are waiting; try again later") from None
+        return request.answer
+
+    def close(self) -> None:
+        """Answer everything that is waiting, then end the thread."""
+        self._closed.set()
+        self._waiting.put(None)
+        self._thread.join()
+
+    def _work(self) -> None:
+        while True:
+            first = self._waiting.get()
+            batch = [] if first is None else [first]
+            ending = first is None
+            while not ending and len(batch) < self._most:
+                try:
+                    following = self._waiting.get_nowait()
+                except queue.Empty:
+                    break
+                ending = following is None
+                if following is not None:
+                    batch.append(following)
+            self._answer(batch)
+            if ending:
+                return
+
+    def _answer(self, batch: list[_Request]) -> None:
+        if not batch:
+            return
+        self.batches += 1
+        segmenter = self._segmenter()
+        for request, read in zip(batch, read_ahead(one.photo for one in batch), strict=True):
+            self.photos += 1
+            try:
+                if read.pixels is None:
+                    raise read.problem or EmatError("the photo was not read")
+                request.answer.set_result(segmenter.predict(read.pixels))
+            except Exception as error:
+                request.answer.set_exception(error)
 
 
 @dataclass
@@ -111,7 +214,7 @@ def build_app(segmenter: Segmenter, options: ServeOptions = LOOPBACK_ALONE) -> A
     Raises:
         EmatError: If the packages of the extra `serve` are missing.
     """
-    _packages()
+    check_packages()
     from fastapi import FastAPI, Request, Response
 
     served = Served(segmenter, options)
@@ -187,46 +290,6 @@ def _label_studio(app: Any, served: Served) -> Any:
     return add_label_studio(app, served)
 
 
-def app_from_environment() -> Any:
-    """Build the application in a worker process, from what `emat serve` put into the environment."""
-    values = json.loads(os.environ["EMAT_SERVED"])
-    segmenter = Segmenter.load(values.pop("source"), device=values.pop("device"))
-    return build_app(segmenter, ServeOptions(**values))
-
-
-def run_server(app: Any, host: str, port: int, workers: int) -> None:
-    """Serve until the process is asked to end, then finish what was begun.
-
-    Args:
-        app: What `build_app` returned, or for several workers the name of a function that returns one.
-        host: The address to listen at.
-        port: The port; 0 for any.
-        workers: The number of processes.
-
-    Raises:
-        EmatError: If the packages are missing, or the port is taken.
-    """
-    _packages()
-    import uvicorn
-
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            raise EmatError(f"nothing can listen at {host}:{port} ({error.strerror}); choose another --port") from None
-    uvicorn.run(
-        app,
-        host=host,
-        port=port,
-        workers=workers if workers > 1 else None,
-        factory=isinstance(app, str),
-        log_level="warning" if workers == 1 else "info",
-        timeout_graceful_shutdown=SECONDS_TO_FINISH,
-        server_header=False,
-    )
-
-
 PHOTO_BODY = {
     "requestBody": {
         "required": True,
@@ -263,7 +326,8 @@ def _description(segmenter: Segmenter) -> dict[str, Any]:
     }
 
 
-def _packages() -> None:
+def check_packages() -> None:
+    """Raise an EmatError if the packages of the extra `serve` are missing."""
     try:
         import fastapi  # noqa: F401
         import python_multipart  # noqa: F401

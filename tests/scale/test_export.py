@@ -23,8 +23,7 @@ from emat.methods.base import Thresholds
 from emat.methods.registry import build_method
 from emat.methods.with_learner import LearningMethod
 from emat.model import Shape
-from emat.scale.graph import HeadGraph, SegmenterGraph
-from emat.scale.pillow_resize import PillowResize
+from emat.scale.graph import HeadGraph, PillowResize, SegmenterGraph
 from tests.scale.conftest import photo_of
 
 SQUARE = {"square": (6, 4, 28, 24)}

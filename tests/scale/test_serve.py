@@ -23,14 +23,13 @@ from emat.cli import main
 from emat.errors import EmatError
 from emat.formats.run_lengths import mask_of_counts, unpack
 from emat.images import Pixels
-from emat.scale.batching import Batcher, Busy
 from emat.scale.requests import ServeOptions
 from tests.scale.conftest import photo_of
 
 pytest.importorskip("fastapi", reason="the server needs the extra `serve`")
 from fastapi.testclient import TestClient
 
-from emat.scale.serve import build_app
+from emat.scale.serve import Batcher, Busy, build_app
 
 
 def png(array: Pixels) -> bytes:
