@@ -9,11 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emat.datasets.dataset import Dataset
-from emat.images import resize_mask
 from emat.methods.label_map import make_label_map
 from emat.refine.refiner import Refinement, examples_suit, refine_maps, shared_mobilesam
-
-EXAMPLE_SIDE = 160  # at which supports are looked at, as a segmenter does it with the pictures that it keeps
 
 # From ways, shots and probabilities (N, H, W) to the label map (H, W)
 RefineTask: TypeAlias = Callable[[Sequence[int], Sequence[Sequence[str]], NDArray[np.float32]], NDArray[np.uint8]]
@@ -59,8 +56,5 @@ class RefinedTasks:
     def _suits(self, name: str, way: int) -> bool:
         with self._lock:
             if (name, way) not in self._suited:
-                mask = self._dataset.mask(name) == way
-                scale = min(1.0, EXAMPLE_SIDE / max(mask.shape))
-                size = max(1, round(mask.shape[0] * scale)), max(1, round(mask.shape[1] * scale))
-                self._suited[name, way] = examples_suit([resize_mask(mask.astype(np.uint8), size) > 0])
+                self._suited[name, way] = examples_suit([self._dataset.mask(name) == way])
             return self._suited[name, way]

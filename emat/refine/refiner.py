@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from emat.errors import EmatError
-from emat.images import Pixels, resize_map, resize_photo
+from emat.images import Pixels, resize_map, resize_mask, resize_photo
 from emat.refine.candidates import Candidate, best_candidates, sheet_size
 from emat.refine.mobilesam import EncodedPhoto, MobileSAM, available_mobilesam, find_mobilesam, required_mobilesam
 from emat.refine.regions import Map, MapRegion, Mask, belief, certainty, find_regions
@@ -29,6 +29,7 @@ RULES = 4  # goes up with every change of the rules below, so that no evaluation
 MOST_OBJECTS = 8  # for auto
 SMALLEST_OBJECT = 0.003  # of the photo's area, for auto
 THINNEST_OBJECT = 0.03  # of the photo's longer side, for auto
+EXAMPLE_SIDE = 160  # pixels at which the masks of examples are looked at
 LEAST_COVERED = 0.5  # of a class's area that must lie in such objects, for auto
 
 RADIUS = 0.02  # of a window, as a share of the longer side
@@ -115,8 +116,15 @@ def examples_suit(masks: Sequence[Mask]) -> bool:
     >>> examples_suit([square]), examples_suit([square, dots]), examples_suit([])
     (True, False, True)
     """
-    shown = [mask.astype(np.float32) for mask in masks if mask.any()]
+    shown = [_small(mask).astype(np.float32) for mask in masks if mask.any()]
     return not shown or sum(suits(find_regions(mask), mask) for mask in shown) > len(shown) / 2
+
+
+def _small(mask: Mask) -> Mask:
+    """A mask at the size at which examples are looked at."""
+    scale = min(1.0, EXAMPLE_SIDE / max(mask.shape))
+    size = max(1, round(mask.shape[0] * scale)), max(1, round(mask.shape[1] * scale))
+    return resize_mask(mask.astype(np.uint8), size) > 0
 
 
 def guided(probability: Map, photo: Pixels, radius: float = RADIUS, edge: float = EDGE) -> Map:
