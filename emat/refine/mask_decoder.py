@@ -112,7 +112,7 @@ class MaskDecoder(nn.Module):
         """
         own = torch.cat((self.iou_token.weight, self.mask_tokens.weight)).expand(len(prompts), -1, -1)
         tokens = torch.cat((own, prompts), dim=1)  # (B, 5 + P, 256)
-        tokens, cells = self.transformer(tokens, image.flatten(2).transpose(1, 2), positions)
+        tokens, cells = self.transformer(tokens, image.flatten(2).transpose(1, 2).contiguous(), positions)
         networks = enumerate(self.output_hypernetworks_mlps, start=1)
         kernels = torch.stack([network(tokens[:, i]) for i, network in networks], dim=1)  # (B, 4, 32)
         return self._draw(cells, kernels), self.iou_prediction_head(tokens[:, 0])
@@ -186,7 +186,7 @@ class TwoWayLayer(nn.Module):
         placed = cells + positions
         tokens = self.norm2(tokens + self.cross_attn_token_to_image(tokens + prompts, placed, cells))
         tokens = self.norm3(tokens + self.mlp["lin2"](F.relu(self.mlp["lin1"](tokens))))
-        cells = self.norm4(cells + self.cross_attn_image_to_token(placed, tokens + prompts, tokens))
+        cells = self.norm4(self.cross_attn_image_to_token.added(cells, placed, tokens + prompts, tokens))
         return tokens, cells
 
 
@@ -227,6 +227,10 @@ class CellsToTokens(Attention):
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """(B, cells, 256), (B, T, 256), (B, T, 256) -> (B, cells, 256)."""
+        return self.added(torch.zeros_like(query), query, key, value)
+
+    def added(self, residual: Tensor, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """What attention gives, added to `residual` (B, cells, 256) in the last product."""
         projected = _scaled(_split(self.k_proj(key)))  # (B, 8, T, 16)
         by_query = (projected @ _by_head(self.q_proj.weight)).flatten(1, 2)  # (B, 8 T, 256)
         constant = (projected @ self.q_proj.bias.view(HEADS, -1, 1)).flatten(1, 2)  # (B, 8 T, 1)
@@ -234,8 +238,9 @@ class CellsToTokens(Attention):
         logits = torch.baddbmm(constant, by_query, query.transpose(1, 2))  # (B, 8 T, cells)
         weights = logits.unflatten(1, (HEADS, -1)).softmax(dim=2).flatten(1, 2)
         out_weight = self.out_proj.weight.unflatten(1, (HEADS, -1)).permute(1, 2, 0)  # (8, 16, 256)
-        values = (_split(self.v_proj(value)) @ out_weight).flatten(1, 2)  # (B, 8 T, 256)
-        return torch.baddbmm(self.out_proj.bias, weights.transpose(1, 2), values)
+        # The weights of a head add up to 1, so each head can bring its share of the bias along.
+        values = (_split(self.v_proj(value)) @ out_weight + self.out_proj.bias / HEADS).flatten(1, 2)  # (B, 8 T, 256)
+        return torch.baddbmm(residual, weights.transpose(1, 2), values)
 
 
 class Perceptron(nn.Module):

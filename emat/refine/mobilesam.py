@@ -158,19 +158,18 @@ class MobileSAM(nn.Module):
 
     @torch.inference_mode()
     def answer(self, photo: EncodedPhoto, prompts: Sequence[Prompt]) -> list[Answers]:
-        """The decoder's answers to each prompt; one prompt never changes another's."""
-        tokens = [prompt.tokens(photo.scale) for prompt in prompts]
-        alike: dict[int, list[int]] = {}  # prompts with as many points are answered together
-        for index, (_, labels) in enumerate(tokens):
-            alike.setdefault(len(labels), []).append(index)
-        answers: dict[int, Answers] = {}
-        for together in alike.values():
-            points, kinds = (torch.tensor([tokens[index][part] for index in together]) for part in (0, 1))
-            sparse = self.prompt_encoder.points(points.to(self.device), kinds.to(self.device))  # (B, P, 256)
-            masks = torch.cat([self._mask(prompts[index]) for index in together])  # (B, 256, 64, 64)
-            logits, iou = self.mask_decoder(photo.embedding.to(self.device) + masks, self.positions, sparse)
-            answers |= {index: Answers(*answer) for index, *answer in zip(together, logits, iou, strict=True)}
-        return [answers[index] for index in range(len(prompts))]
+        """The decoder's answers to each prompt; one prompt never changes another's.
+
+        Prompts are answered one after the other: what the decoder computes for one fits into a processor's cache.
+        """
+        embedding = photo.embedding.to(self.device)
+        answers = []
+        for prompt in prompts:
+            points, labels = (torch.tensor([part], device=self.device) for part in prompt.tokens(photo.scale))
+            tokens = self.prompt_encoder.points(points, labels)  # (1, P, 256)
+            logits, iou = self.mask_decoder(embedding + self._mask(prompt), self.positions, tokens)
+            answers.append(Answers(logits[0], iou[0]))
+        return answers
 
     def _mask(self, prompt: Prompt) -> Tensor:
         """A prompt's mask as the decoder adds it to the photo's embedding, (1, 256, 64, 64)."""
