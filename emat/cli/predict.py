@@ -33,10 +33,11 @@ from emat.inference.prediction import Thresholds
 from emat.inference.segmenter import Segmenter
 from emat.inference.tiles import FINEST_TILES, SlidePrediction, Tiles, is_slide, predict_slide
 from emat.progress import follow
-from emat.scale.ray_predict import RayOptions, predict_in_bulk
+from emat.scale.ray_predict import BulkOptions, RayOptions, predict_in_bulk
 
 NO_ARGS_IS_HELP = True
 SCORES_ALONE = "csv"  # the format that writes scores.csv and nothing else
+ENGINES = ("local", "ray")
 SOME_SKIPPED = 3  # exit code if some photos could not be read
 
 
@@ -53,8 +54,12 @@ def command(
     photos: Annotated[list[str], typer.Argument(help="Photos, folders or patterns such as 'in/*.jpg'.")],
     out: Annotated[str, typer.Option("--out", "-o", help="The folder for the results.")],
     format: Annotated[
-        str, typer.Option(help=f"Formats, with commas between them: {', '.join((*WRITERS, SCORES_ALONE))}.")
-    ] = "png",
+        str | None,
+        typer.Option(
+            help=f"Formats, with commas between them: {', '.join((*WRITERS, SCORES_ALONE))}. Default: png, and with "
+            "--engine ray rows alone."
+        ),
+    ] = None,
     tiles: Annotated[
         str | None,
         typer.Option(help="For small objects in large photos: auto, or the number of tiles a side, such as 3."),
@@ -83,7 +88,10 @@ def command(
         str, typer.Option(help="local, or ray: many workers, s3:// and gs://, rows as Parquet.")
     ] = "local",
     ray_address: Annotated[str | None, typer.Option(help="The Ray cluster. Default: one on this machine.")] = None,
-    ray_workers: Annotated[int | None, typer.Option(min=1, help="Number of workers. Default: one a core.")] = None,
+    ray_workers: Annotated[
+        int | None, typer.Option(min=1, help="Number of workers. Default: one a GPU, or one a group of cores.")
+    ] = None,
+    ray_cores: Annotated[int | None, typer.Option(min=1, help="Cores of a worker. Default: 1.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Find the classes of a fitted segmenter in photos.
@@ -93,44 +101,34 @@ def command(
 
     Example: emat predict pets.emat holiday/ -o masks --format png,overlay --refine auto
     """
-    if engine != "local" or ray_address is not None or ray_workers is not None:
-        _refuse_with_ray(
-            {
-                "--format": format != "png",
-                "--tiles": tiles is not None,
-                "--refine": refine != "none",
-                "--table": table is not None,
-                "--pixel-size": pixel_size is not None,
-                "--instances": instances,
-                "--pages": pages is not None,
-                "--stretch": stretch is not None,
-                "--max-pixels": max_pixels is not None,
-                "--threshold-presence": threshold_presence is not None,
-                "--threshold-mask": threshold_mask is not None,
-                "--shapes": shapes is not None,
-            }
-        )
-        _on_ray(segmenter, photos, out, engine, RayOptions(ray_address, ray_workers), as_json)
-        return
-    folder = Path(out)
+    where = _ray_options(engine, ray_address, ray_workers, ray_cores)
     if pages not in (None, "all"):
         raise EmatError(f"--pages is {pages!r}; it must be all. Name a single page as in 'stack.tif[3]'")
-    files = find_photos(photos, leave_out=folder, all_pages=pages == "all")
-    formats = [name for name in read_formats(format, [SCORES_ALONE]) if name != SCORES_ALONE]
+    if where is None:
+        format = format or "png"
+        files = find_photos(photos, leave_out=Path(out), all_pages=pages == "all")
+    else:
+        _refuse_with_ray(format, {"--table": table, "--pixel-size": pixel_size, "--pages": pages})
+    formats = [name for name in read_formats(format, [SCORES_ALONE]) if name != SCORES_ALONE] if format else []
     options = WriteOptions(shapes, tolerance)
     way = refinement(refine)
     size = None if pixel_size is None else PixelSize.read(pixel_size)
     if size is not None and table is None:
         raise EmatError("--pixel-size is for the table of objects; give --table objects.csv too")
     if instances and not set(formats) & set(WITH_OBJECTS):
-        raise EmatError(f"--instances is for the formats {', '.join(WITH_OBJECTS)}, not {format}")
-    fitted = _load(segmenter, device, _tiles(tiles))
+        raise EmatError(f"--instances is for the formats {', '.join(WITH_OBJECTS)}, not {format or 'rows alone'}")
+    fitted = _load(segmenter, device if where is None else "cpu", _tiles(tiles))
     fitted.refine = way
     fitted.reading = reading_of(stretch, max_pixels, fitted.reading)
     chosen = Thresholds(
         fitted.thresholds.presence if threshold_presence is None else threshold_presence,
         fitted.thresholds.mask if threshold_mask is None else threshold_mask,
     )
+    if where is not None:
+        bulk = BulkOptions(chosen, fitted.tiles, way, fitted.reading, tuple(formats), options, instances)
+        _on_ray(segmenter, photos, out, where, bulk, as_json)
+        return
+    folder = Path(out)
     fitted.thresholds = chosen
     identity = {
         "segmenter": file_sha256(segmenter),
@@ -153,31 +151,44 @@ def command(
         todo = [photo for photo in files if photo.name not in done]
         skipped = list(_predict(fitted, todo, writer, scores, objects, instances))
         scores.rows = list(writer.rows(scores.key))
-    _tell(files, skipped, scores, folder, format, as_json)
+    _tell(files, skipped, scores, folder, format or "png", as_json)
     if skipped:
         raise typer.Exit(SOME_SKIPPED)
 
 
-def _refuse_with_ray(given: Mapping[str, bool]) -> None:
-    """Raise an EmatError if an option was given that Ray would ignore."""
-    if unknown := [flag for flag, was_given in given.items() if was_given]:
+def _ray_options(engine: str, address: str | None, workers: int | None, cores: int | None) -> RayOptions | None:
+    """Where Ray runs; None if the photos are predicted in this process."""
+    if engine not in ENGINES:
+        raise EmatError(f"--engine is {engine!r}; it must be {' or '.join(ENGINES)}")
+    if engine == "ray":
+        return RayOptions(address, workers, cores or RayOptions.cores)
+    for flag, value in (("--ray-address", address), ("--ray-workers", workers), ("--ray-cores", cores)):
+        if value is not None:
+            raise EmatError(f"{flag} is for --engine ray; add that, or leave {flag} away")
+    return None
+
+
+def _refuse_with_ray(format: str | None, given: Mapping[str, object]) -> None:
+    """Raise an EmatError if something is asked for that needs all photos in one process."""
+    together = [name for name in (SCORES_ALONE, "sheet") if name in (format or "").split(",")]
+    asked = [flag for flag, value in given.items() if value is not None]
+    if problems := [*(f"--format {name}" for name in together), *asked]:
         raise EmatError(
-            f"--engine ray writes scores, areas and run lengths only and does not take {', '.join(unknown)}; "
+            f"--engine ray writes rows and the files of single photos, so it does not take {', '.join(problems)}; "
             "leave that away, or predict without --engine ray"
         )
 
 
-def _on_ray(segmenter: Path, photos: list[str], out: str, engine: str, options: RayOptions, as_json: bool) -> None:
-    """Predict on Ray; thresholds and masks are those of the segmenter's file."""
-    if engine != "ray":
-        raise EmatError(f"--engine is {engine!r}; it must be local or ray, and --ray-address is for ray")
-    _load(segmenter, "cpu", None)  # says what is wrong with the file before a cluster is started
-    done = predict_in_bulk(segmenter, photos, out, options)
+def _on_ray(
+    segmenter: Path, photos: list[str], out: str, where: RayOptions, options: BulkOptions, as_json: bool
+) -> None:
+    done = predict_in_bulk(segmenter, photos, out, where, options)
     if as_json:
         typer.echo(json.dumps(asdict(done)))
     else:
         before = f", {done.done_before} of them before" if done.done_before else ""
-        typer.echo(f"{done.photos - done.failed} of {done.photos} photos predicted{before}; rows in {out}/parts")
+        files = "".join(f", {name}" for name in options.formats)
+        typer.echo(f"{done.photos - done.failed} of {done.photos} photos predicted{before}; rows{files} in {out}")
     if done.failed:
         typer.echo(f"{done.failed} cannot be read; their rows say why", err=True)
         raise typer.Exit(SOME_SKIPPED)

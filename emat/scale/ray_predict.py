@@ -1,167 +1,254 @@
-"""Bulk prediction on Ray Data: from folders or buckets of photos to Parquet files, on any number of machines.
+"""Bulk prediction on Ray Data: from folders or buckets of photos to Parquet rows and files, on any number of machines.
 
-Photos are put into numbered batches once, and the output remembers which (`plan/`). An actor, which holds a segmenter,
-reads the bytes of a batch's photos and writes their rows as one Parquet file named for the batch, whole or not at all.
-So a job that was killed leaves whole files, the next one does the batches that have none, and a batch that is done
-twice, because a worker was lost at the wrong moment, replaces its own file: every photo has its rows exactly once.
-A photo that cannot be read is a row with the reason.
+An actor holds the segmenter. It reads the bytes of a batch's photos, predicts them, and writes the batch's results.
+A photo that cannot be read is a row with the reason. `emat.scale.bulk_output` says how a killed job goes on.
 """
 
 import hashlib
 import os
-import uuid
+import tempfile
+from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from emat.errors import EmatError
+from emat.files import inner_name
 from emat.formats.run_lengths import counts_of_mask, pack
-from emat.images import PHOTO_SUFFIXES
+from emat.formats.writing import WriteOptions, open_writer
+from emat.images import Pixels, Reading, read_photo
 from emat.inference.prediction import Prediction, Thresholds
 from emat.inference.segmenter import Segmenter
+from emat.progress import follow
+from emat.scale.bulk_output import BulkOutput, Photo, Place, find_bulk_photos
 
-PARTS, PLAN = "parts", "plan"  # folders of Parquet files inside the output: rows, and which photos a batch has
-BATCH = 16  # photos of one file: what is lost when a worker is killed
 BLOCKS_A_WORKER = 4
+READ_AHEAD = 4  # photos that a worker fetches while it predicts one
 
 
 @dataclass(frozen=True)
 class RayOptions:
-    """How a bulk prediction is run."""
+    """Where a bulk prediction runs."""
 
     address: str | None = None  # of a Ray cluster; None starts one on this machine
     workers: int | None = None  # actors; by default one for each GPU, or for each group of cores
     cores: int = 1  # of an actor
-    gpus: float = 0.0  # of an actor
-    batch: int = BATCH
+
+
+@dataclass(frozen=True)
+class BulkOptions:
+    """What is predicted and written. None stands for what the segmenter's file says."""
+
+    thresholds: Thresholds | None = None
+    tiles: Any = None
+    refine: Any = None
+    reading: Reading | None = None
+    formats: tuple[str, ...] = ()  # beside the rows
+    written: WriteOptions = field(default_factory=WriteOptions)
+    instances: bool = False
 
 
 @dataclass(frozen=True)
 class BulkResult:
     """What a bulk prediction has done."""
 
-    photos: int  # in the source
+    photos: int  # in the source and in earlier runs
     done_before: int
     predicted: int
     failed: int  # photos of this run that could not be read
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What every worker is given."""
+
+    fitted: bytes
+    source: tuple[str, ...]
+    out: str
+    options: BulkOptions
 
 
 def predict_in_bulk(
     segmenter: Path,
     source: Sequence[str],
     out: str,
-    options: RayOptions,
-    thresholds: Thresholds | None = None,
+    where: RayOptions,
+    options: BulkOptions | None = None,
 ) -> BulkResult:
     """Predict all photos below `source` and write rows to Parquet files in `out`.
 
     A row is one class of one photo: path, class, score, present, area, height, width, counts (COCO's compressed run
-    lengths) and problem. A photo that cannot be read has one row, without a class.
+    lengths) and problem. A photo that cannot be read has one row, without a class. Files in other formats are laid out
+    as `emat predict` lays them out.
 
     Args:
         segmenter: A fitted segmenter's file on this machine; its content is sent to the workers.
         source: Folders or files: local paths, or addresses such as s3://bucket/photos and gs://bucket/photos.
         out: A folder, of the same kinds.
-        options: How it is run.
-        thresholds: Thresholds in place of the segmenter's own.
+        where: Where it runs.
+        options: What is predicted and written.
 
     Raises:
-        EmatError: If Ray is missing, there is no photo, or the output belongs to another segmenter.
+        EmatError: If Ray is missing or fails, there is no photo, two photos would have the same result, the output
+            belongs to another segmenter, or it cannot be written.
     """
-    ray, pyarrow_fs = _packages()
-    fitted = segmenter.read_bytes()
-    kept = (thresholds.presence, thresholds.mask) if thresholds is not None else None
-    mark = hashlib.sha256(fitted + repr(kept).encode()).hexdigest()
-    store = _Store(pyarrow_fs, out)
-    paths = list(_photos(pyarrow_fs, source))
-    if not paths:
-        raise EmatError(f"no photos in {', '.join(source)}; photos are files that end in {', '.join(PHOTO_SUFFIXES)}")
-    store.claim(mark)
-    plan = store.plan(paths, options.batch)
-    done = store.done()
-    todo = [{"batch": number, "paths": batch} for number, batch in plan.items() if number not in done]
+    ray = _ray()
+    options = options or BulkOptions()
+    job = _Job(segmenter.read_bytes(), tuple(source), out, options)
+    output = BulkOutput(out)
+    photos = find_bulk_photos(source, leave_out=output.place)
+    classes = Segmenter.load(segmenter, device="cpu").classes_
+    _refuse_same_results(photos, classes, options)
+    output.claim(hashlib.sha256(job.fitted + repr(options).encode()).hexdigest())
+    plan = output.plan(photos)
+    done = output.done()
+    todo = [
+        {"batch": number, "paths": [photo.path for photo in batch], "names": [photo.name for photo in batch]}
+        for number, batch in plan.items()
+        if number not in done
+    ]
     before = sum(len(plan[number]) for number in done if number in plan)
-    failed = _run(ray, todo, (fitted, kept, out), options) if todo else 0
-    photos = sum(map(len, plan.values()))
-    return BulkResult(photos, before, photos - before - failed, failed)
+    failed = _run(ray, todo, job, where) if todo else 0
+    if "coco" in options.formats:
+        output.join_coco()
+    count = sum(map(len, plan.values()))
+    return BulkResult(count, before, count - before - failed, failed)
 
 
-def _run(ray: Any, todo: list[dict[str, Any]], arguments: tuple[Any, ...], options: RayOptions) -> int:
+def _refuse_same_results(photos: Sequence[Photo], classes: Sequence[str], options: BulkOptions) -> None:
+    """Raise an EmatError if two photos would be written to the same file, or the formats cannot hold the classes."""
+    with tempfile.TemporaryDirectory() as folder:
+        for form in options.formats:
+            taken: dict[str, str] = {}
+            with open_writer([form], Path(folder) / form, classes, options=options.written) as writer:
+                for photo in photos:
+                    path = writer.result_path(inner_name(photo.name))
+                    other = taken.setdefault(path, photo.path)
+                    if other != photo.path:
+                        raise EmatError(
+                            f"{other} and {photo.path} would both be written to {path}; rename one of the photos"
+                        )
+
+
+def _run(ray: Any, todo: list[dict[str, Any]], job: _Job, where: RayOptions) -> int:
     """Work off batches on Ray; returns how many photos could not be read."""
     began_here = not ray.is_initialized()
     if began_here:
-        # Workers of a cluster have emat installed; those of this machine find it where this process did.
-        folder = str(Path(__file__).parents[2])
-        paths = os.pathsep.join([folder, *filter(None, [os.environ.get("PYTHONPATH")])])
-        environment = {} if options.address else {"runtime_env": {"env_vars": {"PYTHONPATH": paths}}}
-        try:
-            ray.init(
-                address=options.address,
-                num_cpus=None if options.address or options.workers is None else options.workers * options.cores,
-                include_dashboard=False,
-                log_to_driver=False,
-                logging_level="ERROR",
-                **environment,
-            )
-        except Exception as error:  # Ray has no error of its own for this
-            raise EmatError(f"Ray did not start or cannot be reached ({str(error).strip().splitlines()[0]})") from None
+        _start(ray, where)
     try:
         ray.data.DataContext.get_current().enable_progress_bars = False
         resources = ray.cluster_resources()
-        fitting = (
-            int(resources.get("GPU", 0) / options.gpus) if options.gpus else resources.get("CPU", 1) / options.cores
-        )
-        workers = max(1, min(options.workers or int(fitting), len(todo)))
+        gpus = int(resources.get("GPU", 0))
+        fitting = gpus or int(resources.get("CPU", 1)) // where.cores
+        workers = max(1, min(where.workers or fitting, len(todo)))
         batches = ray.data.from_items(todo, override_num_blocks=min(len(todo), BLOCKS_A_WORKER * workers))
         answered = batches.map(
             _Worker,
-            fn_constructor_args=arguments,
+            fn_constructor_args=(job,),
             compute=ray.data.ActorPoolStrategy(size=workers),
-            num_cpus=options.cores,
-            num_gpus=options.gpus or None,
+            num_cpus=where.cores,
+            num_gpus=1 if gpus else None,
         )  # Ray starts a worker that is lost again, and gives its batches to another one
-        return sum(int(row["failed"]) for row in answered.iter_rows())
+        return sum(int(row["failed"]) for row in follow(answered.iter_rows(), len(todo), "batches predicted"))
+    except ray.exceptions.RayError as error:
+        raise EmatError(_reason(error)) from None
     finally:
         if began_here:
             ray.shutdown()
 
 
+def _start(ray: Any, where: RayOptions) -> None:
+    # Workers of a cluster have emat installed; those of this machine find it where this process did.
+    folder = str(Path(__file__).parents[2])
+    paths = os.pathsep.join([folder, *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {} if where.address else {"runtime_env": {"env_vars": {"PYTHONPATH": paths}}}
+    try:
+        ray.init(
+            address=where.address,
+            num_cpus=None if where.address or where.workers is None else where.workers * where.cores,
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level="ERROR",
+            **environment,
+        )
+    except Exception as error:  # Ray has no error of its own for this
+        raise EmatError(f"Ray did not start or cannot be reached ({str(error).strip().splitlines()[0]})") from None
+
+
+def _reason(error: Any) -> str:
+    """One sentence about why Ray stopped: what a worker said if it is known."""
+    cause = error
+    while cause is not None:
+        if isinstance(cause, EmatError):
+            return str(cause)
+        cause = getattr(cause, "cause", None) or cause.__cause__
+    return f"the job on Ray failed ({str(error).strip().splitlines()[-1]}); the same command continues it"
+
+
 class _Worker:
     """An actor: a segmenter, and the output that it writes to."""
 
-    def __init__(self, fitted: bytes, thresholds: tuple[float, float] | None, out: str) -> None:
-        import tempfile
-
-        import pyarrow.fs
-
+    def __init__(self, job: _Job) -> None:
+        self._options = job.options
         with tempfile.NamedTemporaryFile(suffix=".emat") as file:
-            file.write(fitted)
+            file.write(job.fitted)
             file.flush()
-            self._segmenter = Segmenter.load(file.name)
-        if thresholds is not None:
-            self._segmenter.thresholds = Thresholds(*thresholds)
-        self._store, self._files = _Store(pyarrow.fs, out), pyarrow.fs
+            self._segmenter = Segmenter.load(file.name, tiles=job.options.tiles)
+        self._segmenter.refine = job.options.refine
+        self._segmenter.thresholds = job.options.thresholds or self._segmenter.thresholds
+        self._segmenter.reading = job.options.reading or self._segmenter.reading
+        self._output = BulkOutput(job.out)
+        self._sources = [Place.at(address) for address in job.source]
 
     def __call__(self, row: dict[str, Any]) -> dict[str, int]:
-        number, paths = int(row["batch"]), [str(path) for path in row["paths"]]
-        rows = [row for path in paths for row in self._rows(path)]
-        self._store.write(number, rows)
+        photos = [Photo(str(path), str(name)) for path, name in zip(row["paths"], row["names"], strict=True)]
+        number = int(row["batch"])
+        rows: list[dict[str, Any]] = []
+        with tempfile.TemporaryDirectory() as folder:
+            out = Path(folder) / "results"
+            with self._writer(out) as writer:
+                for photo, pixels in self._read(photos):
+                    rows += self._rows(photo, pixels, writer)
+            files = {path.relative_to(out).as_posix(): path for path in out.rglob("*") if path.is_file()}
+            self._output.write(number, rows, files)
         return {"batch": number, "failed": sum(one["class"] is None for one in rows)}
 
-    def _rows(self, path: str) -> list[dict[str, Any]]:
+    def _writer(self, out: Path) -> Any:
+        return open_writer(self._options.formats, out, self._segmenter.classes_, options=self._options.written)
+
+    def _read(self, photos: Sequence[Photo]) -> Iterator[tuple[Photo, Pixels | EmatError]]:
+        """Fetch and decode photos in a thread while earlier ones are predicted."""
+        waiting: deque[tuple[Photo, Future[Pixels | EmatError]]] = deque()
+        with ThreadPoolExecutor(1, thread_name_prefix="emat-reader") as reader:
+            for photo in photos:
+                waiting.append((photo, reader.submit(self._pixels, photo)))
+                if len(waiting) > READ_AHEAD:
+                    done, pixels = waiting.popleft()
+                    yield done, pixels.result()
+            while waiting:
+                done, pixels = waiting.popleft()
+                yield done, pixels.result()
+
+    def _pixels(self, photo: Photo) -> Pixels | EmatError:
         try:
-            files, inner = filesystem(self._files, path)
-            try:
-                with files.open_input_stream(inner) as stream:
-                    content = stream.read()
-            except OSError as error:
-                raise EmatError(f"{path} cannot be read: {error}") from None
-            prediction = self._segmenter.predict(content)
+            place = next((one for one in self._sources if one.holds(photo.path)), None) or Place.at(photo.path)
+            return read_photo(place.read(photo.path), name=photo.path, reading=self._segmenter.reading)
+        except EmatError as error:
+            return error
+
+    def _rows(self, photo: Photo, pixels: Pixels | EmatError, writer: Any) -> list[dict[str, Any]]:
+        try:
+            if isinstance(pixels, EmatError):
+                raise pixels
+            prediction = self._segmenter.predict(pixels)
         except EmatError as error:
             nothing = dict.fromkeys(("class", "score", "present", "area", "height", "width", "counts"))
-            return [{"path": path, **nothing, "problem": str(error)}]
-        return _rows_of(path, prediction)
+            return [{"path": photo.path, **nothing, "problem": str(error)}]
+        objects = prediction.object_image if self._options.instances else None
+        writer.write(inner_name(photo.name), prediction.label_map, prediction.photo, None, objects)
+        return _rows_of(photo.path, prediction)
 
 
 def _rows_of(path: str, prediction: Prediction) -> list[dict[str, Any]]:
@@ -177,139 +264,11 @@ def _rows_of(path: str, prediction: Prediction) -> list[dict[str, Any]]:
     return rows
 
 
-class _Store:
-    """The output: Parquet files of whole batches, and the mark of the segmenter that they came from."""
-
-    def __init__(self, pyarrow_fs: Any, out: str) -> None:
-        self._fs = pyarrow_fs
-        self.files, self.root = filesystem(pyarrow_fs, out)
-
-    def claim(self, mark: str) -> None:
-        """Say which segmenter the output is of; EmatError if it is another one's."""
-        for folder in (PARTS, PLAN):
-            self.files.create_dir(f"{self.root}/{folder}", recursive=True)
-        path = f"{self.root}/segmenter.sha256"
-        if self.files.get_file_info(path).type == self._fs.FileType.File:
-            with self.files.open_input_stream(path) as stream:
-                if stream.read().decode() != mark:
-                    raise EmatError(
-                        f"{self.root} holds the rows of another segmenter; choose another folder with --out"
-                    )
-            return
-        self._whole(path, lambda stream: stream.write(mark.encode()))
-
-    def plan(self, paths: Sequence[str], size: int) -> dict[int, list[str]]:
-        """Return the photos of every batch: those of earlier runs as they were, and new photos in new batches."""
-        import pyarrow
-        import pyarrow.parquet
-
-        batches: dict[int, list[str]] = {}
-        for info in self._entries(PLAN):
-            table = pyarrow.parquet.read_table(info.path, filesystem=self.files)
-            for path, number in zip(table["path"].to_pylist(), table["batch"].to_pylist(), strict=True):
-                batches.setdefault(number, []).append(path)
-        known = {path for batch in batches.values() for path in batch}
-        new = [path for path in paths if path not in known]
-        first = max(batches, default=-1) + 1
-        for start in range(0, len(new), size):
-            batches[first + start // size] = new[start : start + size]
-        if new:
-            numbers = [first + index // size for index in range(len(new))]
-            table = pyarrow.table({"path": new, "batch": pyarrow.array(numbers, pyarrow.int64())})
-            name = f"{self.root}/{PLAN}/{first:09}.parquet"
-            self._whole(name, lambda stream: pyarrow.parquet.write_table(table, stream))
-        return batches
-
-    def done(self) -> set[int]:
-        """The numbers of the batches that have their rows."""
-        return {int(info.base_name.removesuffix(".parquet")) for info in self._entries(PARTS)}
-
-    def write(self, number: int, rows: list[dict[str, Any]]) -> None:
-        """Write the rows of a batch as one file; to do it twice changes nothing."""
-        import pyarrow
-        import pyarrow.parquet
-
-        table = pyarrow.Table.from_pylist(rows, schema=row_schema())
-        target = f"{self.root}/{PARTS}/{number:09}.parquet"
-        self._whole(target, lambda stream: pyarrow.parquet.write_table(table, stream))
-
-    def _entries(self, folder: str) -> list[Any]:
-        """The Parquet files of a folder in order; what a writer left that was killed is hidden and ignored."""
-        found = self.files.get_file_info(self._fs.FileSelector(f"{self.root}/{folder}"))
-        whole = [one for one in found if one.base_name.endswith(".parquet") and not one.base_name.startswith(".")]
-        return sorted(whole, key=lambda one: one.base_name)
-
-    def _whole(self, target: str, write: Any) -> None:
-        folder, _, name = target.rpartition("/")
-        unfinished = f"{folder}/.{name}.{uuid.uuid4().hex}"
-        with self.files.open_output_stream(unfinished) as stream:
-            write(stream)
-        self.files.move(unfinished, target)
-
-
-def row_schema() -> Any:
-    """The columns of the Parquet files."""
-    import pyarrow as pa
-
-    return pa.schema(
-        [
-            ("path", pa.string()),
-            ("class", pa.string()),
-            ("score", pa.float32()),
-            ("present", pa.bool_()),
-            ("area", pa.int64()),
-            ("height", pa.int32()),
-            ("width", pa.int32()),
-            ("counts", pa.string()),
-            ("problem", pa.string()),
-        ]
-    )
-
-
-def filesystem(pyarrow_fs: Any, address: str) -> tuple[Any, str]:
-    """Return the file system of an address, and the path inside it; a plain path is one of this machine."""
-    if "://" not in address:
-        return pyarrow_fs.LocalFileSystem(), os.path.abspath(os.path.expanduser(address))
+def _ray() -> Any:
     try:
-        files, inner = pyarrow_fs.FileSystem.from_uri(address)
-    except (OSError, ValueError) as error:
-        raise EmatError(f"{address} cannot be opened ({error}); give a local path, s3://… or gs://…") from None
-    return files, inner
-
-
-def _photos(pyarrow_fs: Any, source: Sequence[str]) -> Iterator[str]:
-    """The address of every photo below `source`, each once, folders in the order of names."""
-    seen: set[str] = set()
-    for address in source:
-        files, inner = filesystem(pyarrow_fs, address)
-        scheme = address.partition("://")[0] + "://" if "://" in address else ""
-        info = files.get_file_info(inner)
-        if info.type == pyarrow_fs.FileType.NotFound:
-            raise EmatError(f"{address} does not exist")
-        found = [info]
-        if info.type == pyarrow_fs.FileType.Directory:
-            inside = files.get_file_info(pyarrow_fs.FileSelector(inner, recursive=True))
-            found = sorted((one for one in inside if one.is_file), key=lambda one: one.path)
-            found = [one for one in found if _is_photo(one.path[len(inner) :])]
-        for one in found:
-            path = scheme + one.path
-            if path not in seen:
-                seen.add(path)
-                yield path
-
-
-def _is_photo(inside: str) -> bool:
-    """Whether a path below a folder is a photo that is not hidden."""
-    hidden = any(part.startswith(".") for part in inside.split("/") if part)
-    return inside.lower().endswith(tuple(PHOTO_SUFFIXES)) and not hidden
-
-
-def _packages() -> tuple[Any, Any]:
-    try:
-        import pyarrow.fs
-        import pyarrow.parquet
+        import pyarrow.parquet  # noqa: F401
         import ray
         import ray.data
     except ImportError as error:
         raise EmatError(f'--engine ray needs the package {error.name}; run pip install "emat[ray]"') from None
-    return ray, pyarrow.fs
+    return ray
