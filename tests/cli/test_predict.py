@@ -274,11 +274,12 @@ def test_options_of_refinement_and_tables_are_checked(
 
 
 @pytest.mark.parametrize(
-    "option", [("--format", "coco"), ("--tiles", 2), ("--refine", "auto"), ("--threshold-mask", 0.7)]
+    "option", [("--format", "sheet"), ("--format", "csv"), ("--table", "objects.csv"), ("--pages", "all")]
 )
-def test_options_that_ray_does_not_know_are_refused(
+def test_options_that_need_all_photos_in_one_process_are_refused_on_ray(
     fitted: Path, album: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], option: tuple[object, ...]
 ) -> None:
     assert run("predict", fitted, album, "-o", tmp_path / "rows", "--engine", "ray", *option) == 2
-    assert f"does not take {option[0]}; leave that away" in capsys.readouterr().err
+    flag = " ".join(map(str, option)) if option[0] == "--format" else option[0]
+    assert f"does not take {flag}; leave that away" in capsys.readouterr().err
     assert not (tmp_path / "rows").exists()
