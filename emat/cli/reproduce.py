@@ -54,6 +54,9 @@ class ReproduceOptions:
     photos: Annotated[
         bool, typer.Option("--photos/--no-photos", help="Whether figures show photos of the data set.")
     ] = True
+    results: Annotated[
+        list[Path] | None, typer.Option(help="Folder with results of emat eval to use as well; may be repeated.")
+    ] = None
     cache: FeatureFolder = None
     device: DeviceName = "auto"
 
@@ -114,7 +117,9 @@ def _reproduce(dataset: str, options: ReproduceOptions, more: list[str]) -> None
         dataset, options.data, options.masks, options.lists, options.tasks, lambda names: _follow(names, "masks read")
     )
     models = given or models_here(dataset, tasks.folds)
-    plan = make_plan(parts, models, tasks, out, options.device, estimate=options.run)
+    plan = make_plan(
+        parts, models, tasks, out, options.device, results_in=_folders(options.results), estimate=options.run
+    )
     _show(plan, [part.name for part in parts])
     if options.plan:
         return
@@ -134,6 +139,13 @@ def _follow(items: Sequence[Item], what: str) -> Iterator[Item]:
     return follow(items, len(items), what)
 
 
+def _folders(given: list[Path] | None) -> list[Path]:
+    for folder in given or []:
+        if not folder.is_dir():
+            raise EmatError(f"--results {folder} is not a folder; give one with results files of emat eval")
+    return given or []
+
+
 def _refuse_doubled(labels: list[str]) -> None:
     for label in labels:
         if labels.count(label) > 1:
@@ -146,6 +158,8 @@ def _show(plan: MeasuringPlan, names: list[str]) -> None:
         typer.echo(f"  {each.model.label}: {_work(each)}")
     for label, reason in plan.not_run.items():
         typer.echo(f"  {label}: not run, {reason}")
+    for label, reason in plan.partly_run.items():
+        typer.echo(f"  {label}: not on every fold, {reason}")
     seconds = sum(each.seconds for each in plan.passes)
     if seconds:
         typer.echo(f"About {_time(seconds)}, judging by two queries of each model; then the tables and figures.")

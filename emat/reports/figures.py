@@ -36,20 +36,23 @@ def new_figure(width: float, height: float) -> Any:
     return figure_class(figsize=(width, height), layout="constrained")
 
 
-def save_figure(path: Path, draw: Callable[[], Any]) -> None:
-    """Draw a figure to a file, in the format that the name of the file ends in, such as .svg or .png.
+def save_figure(paths: Sequence[Path], draw: Callable[[], Any]) -> None:
+    """Draw a figure once and save it to files, each in the format that its name ends in, such as .svg or .png.
 
     Args:
-        path: The file, written whole or not at all.
+        paths: The files, each written whole or not at all.
         draw: Makes the figure; it is called in the house style.
 
     Raises:
         EmatError: If matplotlib is not installed.
     """
-    with house_style(), whole_file(path) as unfinished:
-        kind = path.suffix.lower().removeprefix(".")
-        metadata = {"Date": None} if kind == "svg" else None
-        draw().savefig(unfinished, format=kind, dpi=DOTS_PER_INCH, metadata=metadata)
+    with house_style():
+        figure = draw()
+        for path in paths:
+            kind = path.suffix.lower().removeprefix(".")
+            metadata = {"Date": None} if kind == "svg" else None
+            with whole_file(path) as unfinished:
+                figure.savefig(unfinished, format=kind, dpi=DOTS_PER_INCH, metadata=metadata)
 
 
 @contextmanager
@@ -143,7 +146,7 @@ class ScoreFigure:
         Raises:
             EmatError: If matplotlib is not installed.
         """
-        save_figure(path, self.draw)
+        save_figure([path], self.draw)
 
     def draw(self) -> Any:
         """Draw the figure with matplotlib and return it."""

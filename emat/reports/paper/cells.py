@@ -70,16 +70,19 @@ class PaperCell:
     digits: int = 1
     unit: str = "points"
     words: str | None = None  # instead of a measured number
+    only: str | None = None  # the folds that were measured, if not all; the published number is of all
 
     @property
     def difference(self) -> float | None:
-        """Measured less published."""
-        return None if self.measured is None or self.published is None else self.measured - self.published
+        """Measured less published; None if one of them is missing, or if only some folds were measured."""
+        if self.measured is None or self.published is None or self.only is not None:
+            return None
+        return self.measured - self.published
 
     @property
     def published_inside(self) -> bool | None:
         """Whether the published number lies in the measured interval; None if one of them is missing."""
-        if self.published is None or self.interval is None:
+        if self.difference is None or self.published is None or self.interval is None:
             return None
         return self.interval[0] <= self.published <= self.interval[1]
 
@@ -88,7 +91,8 @@ class PaperCell:
         if self.measured is None:
             return TableEntry(self.words or MISSING)
         margin = None if self.interval is None else (self.interval[1] - self.interval[0]) / 2
-        return TableEntry(f"{self.measured:.{self.digits}f}", self.measured, margin)
+        value = f"{self.measured:.{self.digits}f}"
+        return TableEntry(value if self.only is None else f"{self.only}: {value}", self.measured, margin)
 
     def compared(self) -> TableEntry:
         """The difference, and whether the published number lies in the interval."""
@@ -148,15 +152,26 @@ class PaperTable:
         return ReportTable(self.title, (("", "Method"), ("", ""), *self.columns), tuple(lines))
 
 
-def score_cell(summary: Summary | None, score: str, table: str, row: str, column: str) -> PaperCell:
-    """Return the cell of a score in percent, with what the paper has at that row and column of its table."""
+def score_cell(summary: Summary | None, score: str, table: str, row: str, column: str, all_folds: int = 1) -> PaperCell:
+    """Return the cell of a score in percent, with what the paper has at that row and column of its table.
+
+    Args:
+        summary: What was measured; None if nothing was.
+        score: The name of the score.
+        table: The paper's table, such as "table-1".
+        row: The row of that table.
+        column: The column of that table.
+        all_folds: How many folds the published number is the mean of.
+    """
     text, number = published_text(table, row, column), published_number(table, row, column)
     value = None if summary is None else summary.scores[score]
     if summary is None or value is None:
         return PaperCell(text, number, words=NOT_RUN if summary is None else None)
     interval = summary.intervals[score]
     percent = None if interval is None else (100 * interval[0], 100 * interval[1])
-    return PaperCell(text, number, 100 * value, percent)
+    named = f"fold{'s' * (len(summary.folds) > 1)} {', '.join(map(str, summary.folds))}"
+    only = None if len(summary.folds) == all_folds else named
+    return PaperCell(text, number, 100 * value, percent, only=only)
 
 
 def _sentences(table: PaperTable) -> list[str]:

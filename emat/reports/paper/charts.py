@@ -55,7 +55,8 @@ def size_bars(ledger: Ledger) -> Any:
     labels = list(ledger.methods)
     other = other_model(labels)
     shown = [label for label in (other, "EMAT") if label is not None and ledger.mean(label, SIZES[0])]
-    series = {label: [ledger.mean(label, need) for need in SIZES] for label in shown}
+    first = ledger.common_tasks(shown, SIZES)
+    series = {label: [ledger.mean(label, need, first) for need in SIZES] for label in shown}
     title = f"Small objects on {DATASETS[ledger.tasks.name]}: 1-way 1-shot, the query has the class"
     return _bars(title, [f"{split} %" for split in SMALL_SPLITS], series, "Object size, share of the photo")
 
@@ -64,9 +65,10 @@ def theta_bars(ledger: Ledger) -> Any:
     """Figure 8: EMAT in the augmented settings, with every object added and with those above theta only."""
     names = {Setting.PARTIALLY_AUGMENTED: "partially", Setting.FULLY_AUGMENTED: "fully"}
     ticks = [f"{names[need.setting]} aug.\n{need.way}-way" for need in FILTERED]
+    first = ledger.common_tasks(["EMAT"], (*FILTERED, *UNFILTERED))
     series = {
-        "EMAT, every object": [ledger.mean("EMAT", need) for need in UNFILTERED],
-        "EMAT, objects above theta": [ledger.mean("EMAT", need) for need in FILTERED],
+        "EMAT, every object": [ledger.mean("EMAT", need, first) for need in UNFILTERED],
+        "EMAT, objects above theta": [ledger.mean("EMAT", need, first) for need in FILTERED],
     }
     return _bars(f"Object size filtering on {DATASETS[ledger.tasks.name]}, 1-shot", ticks, series, "")
 
@@ -74,11 +76,12 @@ def theta_bars(ledger: Ledger) -> Any:
 def way_curves(ledger: Ledger) -> Any:
     """Figure 9: accuracy and mIoU of every measured model with one to five ways."""
     labels = [label for label in compared(list(ledger.methods)) if ledger.mean(label, CURVES[0])]
+    first = ledger.common_tasks(labels, CURVES)
     charts = []
     for score, title in SCORES:
         curves = []
         for label in labels:
-            marks = [mark_of(ledger.mean(label, need), score, index) for index, need in enumerate(CURVES)]
+            marks = [mark_of(ledger.mean(label, need, first), score, index) for index, need in enumerate(CURVES)]
             curves.append(Curve(label, model_colour(label, labels), tuple(mark for mark in marks if mark)))
         charts.append(Chart(title, tuple(curves)))
     title = f"1- to 5-way 5-shot on {DATASETS[ledger.tasks.name]}, fully augmented setting"

@@ -1,12 +1,12 @@
 """What was measured, read from results files; and what is left, planned as one pass a model, and run or resumed.
 
 Results are found by what they are of - the same tasks, photos, masks, weights, size and thresholds - not by the name of
-their file. So a run for one table is used by every other table, and results of `emat eval` may be put into the folder.
+their file. So a run for one table is used by every other table, and so are results of `emat eval`.
 """
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -25,103 +25,154 @@ from emat.reports.paper.parts import Need, PaperTasks, Part, needs_of
 from emat.tasks.task import Configuration
 
 Weights: TypeAlias = tuple[str, int, str]  # the method's name, the size of photos, and the hash of all tensors
-CellKey: TypeAlias = tuple[Weights, str, str]  # by whom, on which tasks, and how these are judged
+CellKey: TypeAlias = tuple[Weights, str]  # by whom, and how tasks are drawn and judged
 RESULTS = "results"
 TRIAL_QUERIES = 2  # are answered to estimate the time: the first warms up, the second is timed
+
+
+@dataclass(frozen=True)
+class MeasuredFold:
+    """The first tasks of one fold, as many as were measured, and their outcomes."""
+
+    configuration: Configuration
+    outcomes: tuple[TaskOutcome, ...]
 
 
 @dataclass
 class Ledger:
     """The outcomes of every task that was measured at the paper's thresholds.
 
+    Results of more tasks than asked for are cut. Results of fewer tasks or folds are used as they are: whoever shows
+    them says how many there are.
+
     Args:
-        folder: The folder of the results files.
+        folders: The folders of the results files; new ones are written to the first.
         tasks: The tasks of the data set.
-        methods: The methods of each fold, by the label of their model.
-        needs: What results are looked for.
+        methods: The methods of the folds that have a head, by the label of their model.
     """
 
-    folder: Path
+    folders: tuple[Path, ...]
     tasks: PaperTasks
     methods: Mapping[str, Mapping[int, EvaluatedMethod]]
-    needs: tuple[Need, ...]
-    _outcomes: dict[CellKey, list[TaskOutcome]] = field(default_factory=dict)
-    _summaries: dict[tuple[str, Need], list[Summary]] = field(default_factory=dict)
+    _outcomes: dict[CellKey, tuple[TaskOutcome, ...]] = field(default_factory=dict)
+    _summaries: dict[tuple[str, Need, int | None], list[Summary]] = field(default_factory=dict)
 
     def read(self) -> None:
-        """Read all results files of the folder; those of other photos, masks or options are left out."""
+        """Read all results files of the folders; those of other models, photos, masks or options are left out."""
         self._outcomes.clear()
         self._summaries.clear()
-        for path in sorted(self.folder.glob("*.json")):
+        ours = {_weights(each) for methods in self.methods.values() for each in methods.values()}
+        for path in (path for folder in self.folders for path in sorted(folder.glob("*.json"))):
             content = read_results(path)
             paper = content.get("thresholds") == asdict(PAPER_THRESHOLDS)
             changed = content.get("refine") or content.get("only_segment") or content.get("options", {}).get("learn")
-            if not paper or changed or not self._of_these_photos(content):
+            weights = {
+                int(fold): (each["name"], each["image_size"], each["weights_sha256"])
+                for fold, each in content["methods"].items()
+            }
+            if not paper or changed or ours.isdisjoint(weights.values()) or not self._of_these_photos(content):
                 continue
             for cell, rows in zip(content["cells"], content["outcomes"], strict=True):
-                method = content["methods"][str(cell["fold"])]
-                weights = (method["name"], method["image_size"], method["weights_sha256"])
                 judged = _judged(cell["fold"], cell["split"], cell["class_ids"], cell["protocol"])
-                self._outcomes[weights, cell["digest"], judged] = list(map(TaskOutcome.from_row, rows))
+                key = (weights[cell["fold"]], judged)
+                if len(rows) > len(self._outcomes.get(key, ())):
+                    self._outcomes[key] = tuple(map(TaskOutcome.from_row, rows))
 
     def missing(self, label: str, needs: Sequence[Need]) -> list[Configuration]:
-        """Return the configurations of these needs that the folder has no results of."""
-        every = [each for need in needs for each in self.tasks.measured(need)]
+        """Return the configurations of these needs that were not measured, or on fewer tasks than asked for."""
+        folds = self.methods[label]
+        every = [each for need in needs for each in self.tasks.measured(need) if each.fold in folds]
         unique = {self._key(label, each): each for each in every}
-        return [each for key, each in unique.items() if key not in self._outcomes]
+        return [each for key, each in unique.items() if len(self._outcomes.get(key, ())) < len(each.tasks)]
 
-    def outcomes(self, label: str, need: Need) -> list[tuple[Configuration, list[TaskOutcome]]]:
-        """Return each fold's tasks and their outcomes; nothing unless all folds were measured."""
-        if label not in self.methods:
-            return []
-        found = [
-            (each, self._outcomes[key])
-            for each in self.tasks.measured(need)
-            if (key := self._key(label, each)) in self._outcomes
-        ]
-        return found if len(found) == len(self.tasks.folds) else []
+    def folds(self, label: str, need: Need, first: int | None = None) -> list[MeasuredFold]:
+        """Return what was measured of a need, fold by fold; with `first`, only so many tasks of each."""
+        found = []
+        for each in self.tasks.measured(need):
+            if each.fold not in self.methods.get(label, {}):
+                continue
+            outcomes = self._outcomes.get(self._key(label, each), ())[: len(each.tasks)][:first]
+            if outcomes:
+                protocol = replace(each.protocol, tasks=len(outcomes))
+                measured = replace(each, protocol=protocol, tasks=each.tasks[: len(outcomes)])
+                found.append(MeasuredFold(measured, outcomes))
+        return found
 
-    def summaries(self, label: str, need: Need) -> list[Summary]:
-        """Return the scores of each fold and then of their mean; nothing unless all folds were measured."""
-        key = (label, need)
+    def summaries(self, label: str, need: Need, first: int | None = None) -> list[Summary]:
+        """Return the scores of each measured fold and then, of several, their mean."""
+        key = (label, need, first)
         if key not in self._summaries:
-            counts = [
-                FoldCounts(_conditions(each), each.fold, [count_outcome(one, each.class_ids) for one in outcomes])
-                for each, outcomes in self.outcomes(label, need)
-            ]
+            counts = []
+            for fold in self.folds(label, need, first):
+                each = fold.configuration
+                counted = [count_outcome(outcome, each.class_ids) for outcome in fold.outcomes]
+                counts.append(FoldCounts(_conditions(each), each.fold, counted))
             self._summaries[key] = summarise(counts)
         return self._summaries[key]
 
-    def mean(self, label: str, need: Need) -> Summary | None:
-        """Return the mean over the folds; None if it was not measured."""
-        found = self.summaries(label, need)
+    def by_fold(self, label: str, need: Need) -> dict[int, Summary]:
+        """Return the scores of each measured fold."""
+        return {each.fold: each for each in self.summaries(label, need) if each.fold is not None}
+
+    def over_folds(self, label: str, need: Need, first: int | None = None) -> Summary | None:
+        """Return the mean over the folds that were measured, which may be one; None if there are none."""
+        found = self.summaries(label, need, first)
         return found[-1] if found else None
 
+    def common_tasks(self, labels: Iterable[str], needs: Sequence[Need]) -> int | None:
+        """Return how many tasks of each fold were measured of every need and model that were measured at all.
+
+        What is compared with each other is then compared on the same tasks. None if nothing was measured.
+        """
+        counts = [len(each.outcomes) for label in labels for need in needs for each in self.folds(label, need)]
+        return min(counts, default=None)
+
+    def mean(self, label: str, need: Need, first: int | None = None) -> Summary | None:
+        """Return the mean over all folds, with `first` over so many tasks of each; None unless all were measured."""
+        found = self.over_folds(label, need, first)
+        return found if found is not None and len(found.folds) == len(self.tasks.folds) else None
+
+    def fewer_tasks(self, labels: Iterable[str], needs: Iterable[Need]) -> list[str]:
+        """Say of each model which of these needs it was measured on with fewer tasks than asked for."""
+        said = []
+        asked = list(dict.fromkeys(needs))
+        for label in labels:
+            by_count: dict[str, list[str]] = {}
+            for need in asked:
+                wanted = {each.fold: len(each.tasks) for each in self.tasks.measured(need)}
+                counts = [len(each.outcomes) for each in self.folds(label, need)]
+                if any(len(each.outcomes) < wanted[each.configuration.fold] for each in self.folds(label, need)):
+                    low, high = min(counts), max(counts)
+                    count = f"{low}" if low == high else f"{low} to {high}"
+                    by_count.setdefault(f"the first {count} tasks", []).append(need.words())
+            for count, words in by_count.items():
+                said.append(f"{label} was measured on {count} of each fold: {'; '.join(words)}.")
+        return said
+
     def _of_these_photos(self, content: Mapping[str, Any]) -> bool:
-        """Whether results are of the photos and masks as they are now.
+        """Whether results are of the tasks, photos and masks as they are now.
 
         A run for the paper records the state of the whole data set, `emat eval` that of its tasks' photos.
         """
-        if content.get("data_state") == self.tasks.state:
-            return True
-        known = {each.digest: each for need in self.needs for each in self.tasks.measured(need)}
-        if any(cell["digest"] not in known for cell in content["cells"]):
+        drawn = [self.tasks.drawn_again(cell) for cell in content["cells"]]
+        if any(tasks is None for tasks in drawn):
             return False
-        tasks = [task for cell in content["cells"] for task in known[cell["digest"]].tasks]
-        photos = {name for task in tasks for name in task.photos}
-        return content.get("data_state") == self.tasks.dataset.state(photos)
+        photos = {name for tasks in drawn for task in tasks or () for name in task.photos}
+        return content.get("data_state") in (self.tasks.state, self.tasks.dataset.state(photos))
 
     def _key(self, label: str, configuration: Configuration) -> CellKey:
-        evaluated = self.methods[label][configuration.fold]
-        method = evaluated.method
-        weights = (method.name, method.preparation.image_size, evaluated.weights_sha256)
         protocol = configuration.protocol.as_json()
         judged = _judged(configuration.fold, configuration.split, configuration.class_ids, protocol)
-        return weights, configuration.digest, judged
+        return _weights(self.methods[label][configuration.fold]), judged
+
+
+def _weights(evaluated: EvaluatedMethod) -> Weights:
+    return evaluated.method.name, evaluated.method.preparation.image_size, evaluated.weights_sha256
 
 
 def _judged(fold: int, split: str, class_ids: Sequence[int], protocol: Mapping[str, Any]) -> str:
-    asked = [protocol[name] for name in ("way", "shot", "setting", "query_has_class", "theta", "new_ways")]
+    """How tasks are drawn and judged, apart from their number: fewer of them are the first of more."""
+    asked = [protocol[name] for name in ("way", "shot", "setting", "query_has_class", "queries", "theta", "new_ways")]
     return repr([fold, split, list(class_ids), *(list(each) if isinstance(each, tuple) else each for each in asked)])
 
 
@@ -149,11 +200,12 @@ class Pass:
 
 @dataclass(frozen=True)
 class MeasuringPlan:
-    """The passes of all models, and the models that cannot be measured, with the reason."""
+    """The passes of all models, and the models that cannot be measured, on no fold or on some, with the reason."""
 
     ledger: Ledger
     passes: tuple[Pass, ...]
     not_run: dict[str, str]
+    partly_run: dict[str, str]
 
 
 def make_plan(
@@ -163,41 +215,44 @@ def make_plan(
     folder: Path,
     device: str,
     *,
+    results_in: Sequence[Path] = (),
     estimate: bool = True,
 ) -> MeasuringPlan:
     """Work out what has to be measured for these parts and is not yet in the folder's results.
 
     Args:
         parts: The tables and figures to make.
-        models: The models; one whose heads or backbone are missing is left out, and the plan says why.
+        models: The models; one whose heads or backbone are missing is left out, and the plan says why. One that has
+            heads of some folds is measured on these.
         tasks: The tasks of the data set.
         folder: The folder that the paper is written to.
         device: "auto", "cpu", "cuda" or "mps".
+        results_in: Further folders with results of `emat eval`.
         estimate: Whether to estimate the time, for which two queries of each model are answered.
     """
     methods: dict[str, dict[int, EvaluatedMethod]] = {}
     not_run: dict[str, str] = {}
+    partly_run: dict[str, str] = {}
     for model in models:
+        folds, reason = model.folds_here(tasks.folds)
         try:
-            reason = model.missing(tasks.folds)
-            if reason is None:
-                methods[model.label] = model.load(tasks.folds, device)
+            if folds:
+                methods[model.label] = model.load(folds, device)
         except EmatError as error:
-            reason = str(error)
+            folds, reason = [], str(error)
         if reason is not None:
-            not_run[model.label] = reason
-    needs = {label: needs_of(parts, label, list(methods)) for label in methods}
-    every = tuple(dict.fromkeys(need for some in needs.values() for need in some))
-    ledger = Ledger(folder / RESULTS, tasks, methods, every)
+            (partly_run if folds else not_run)[model.label] = reason
+    ledger = Ledger((folder / RESULTS, *results_in), tasks, methods)
     ledger.read()
+    labels = list(methods)
     passes = []
     for model in (each for each in models if each.label in methods):
-        missing = tuple(ledger.missing(model.label, needs[model.label]))
+        missing = tuple(ledger.missing(model.label, needs_of(parts, model.label, labels)))
         work = savings(missing) if missing else None
         seconds = _estimate(methods[model.label], missing, work, tasks) if work and estimate else 0.0
         passes.append(Pass(model, missing, work, seconds))
     tasks.areas.keep()
-    return MeasuringPlan(ledger, tuple(passes), not_run)
+    return MeasuringPlan(ledger, tuple(passes), not_run, partly_run)
 
 
 def measure(plan_: MeasuringPlan, features: Path | None, watch: Watch = iter) -> None:
@@ -213,7 +268,7 @@ def measure(plan_: MeasuringPlan, features: Path | None, watch: Watch = iter) ->
         if not each.configurations:
             continue
         run = Run(each.configurations, ledger.methods[each.model.label], data_state=ledger.tasks.state)
-        path = ledger.folder / f"{_file_name(each.model.label)}-{run.fingerprint[:8]}.json"
+        path = ledger.folders[0] / f"{_file_name(each.model.label)}-{run.fingerprint[:8]}.json"
         check_output(path)
         journal = path.with_name(f"{path.name}.journal")
         outcomes = evaluate(run, ledger.tasks.dataset, journal, features=features, watch=watch)

@@ -13,6 +13,7 @@ from emat.errors import EmatError
 from emat.evaluation.evaluated_method import EvaluatedMethod, load_evaluated
 from emat.methods.head_training import training_of
 from emat.methods.trained_head import find_head, head_file, is_training_free
+from emat.model.network import Network
 
 FOLD_IN_NAME = "{fold}"
 PROTOTYPE = "Prototype"
@@ -51,20 +52,21 @@ class PaperModel:
         """Return the file or name of a fold's head."""
         return None if self.head is None else self.head.replace(FOLD_IN_NAME, str(fold))
 
-    def missing(self, folds: Sequence[int]) -> str | None:
-        """Return a sentence about what is missing on this machine; None if every fold has its head."""
-        absent = []
+    def folds_here(self, folds: Sequence[int]) -> tuple[list[int], str | None]:
+        """Return the folds that have a head on this machine, and a sentence about the others if there are any."""
+        absent: dict[int, str] = {}
         for fold in folds:
             head = self.head_of(fold)
             try:
                 if head is not None and not is_training_free(head):
                     find_head(head)
             except EmatError as error:
-                absent.append((fold, str(error)))
+                absent[fold] = str(error)
         if not absent:
-            return None
-        numbers = ", ".join(str(fold) for fold, _ in absent)
-        return f"no head for fold{'s' * (len(absent) > 1)} {numbers}: {absent[0][1]}"
+            return list(folds), None
+        numbers = ", ".join(map(str, absent))
+        reason = f"no head for fold{'s' * (len(absent) > 1)} {numbers}: {next(iter(absent.values()))}"
+        return [fold for fold in folds if fold not in absent], reason
 
     def load(self, folds: Sequence[int], device: str) -> dict[int, EvaluatedMethod]:
         """Load the method of each fold; folds with the same head share it.
@@ -92,6 +94,16 @@ class PaperModel:
             if head is not None and not is_training_free(head):
                 found.append(training_of(head).warning(f"{self.label} ({head})", fold, names))
         return [each for each in found if each is not None]
+
+
+def support_tokens(evaluated: EvaluatedMethod) -> tuple[int, int] | None:
+    """Return t_s of the two attention layers of a method; None if it has none."""
+    network = getattr(evaluated.method, "network", None)
+    if not isinstance(network, Network):
+        return None
+    form = network.form
+    later = form.support_grid // form.windows[0].side
+    return form.support_grid**2 + 1, later**2 + 1
 
 
 def parse_model(word: str) -> PaperModel:

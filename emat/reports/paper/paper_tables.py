@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 
-from emat.evaluation.summary import Summary
 from emat.model import build
 from emat.reports.paper.attention_cost import (
     CHANNELS,
@@ -27,7 +26,7 @@ from emat.reports.paper.cells import (
     score_cell,
 )
 from emat.reports.paper.measuring import Ledger
-from emat.reports.paper.models import ABLATION_ROWS, FSCS_ROWS, SEGMENTING_ROW
+from emat.reports.paper.models import ABLATION_ROWS, FSCS_ROWS, SEGMENTING_ROW, support_tokens
 from emat.reports.paper.parts import ALL_CLASSES, MASKS_ONLY, SMALL, THREE_SETTINGS, Need, compared
 from emat.reports.tables import DATASETS
 from emat.tasks.task import Setting
@@ -57,13 +56,14 @@ def comparison_table(ledger: Ledger) -> PaperTable:
         address = f"{name} {label}"
         cells = [_parameters(ledger, label, "table-1", address, 1e6)]
         cells += [
-            score_cell(ledger.mean(label, need), score, "table-1", address, f"{need.setting.value} {score}")
+            _score(ledger, label, need, score, ("table-1", address, f"{need.setting.value} {score}"))
             for need in THREE_SETTINGS
             for score in SCORES
         ]
         rows.append(_row(label, cells))
     title = f"Table 1: comparison of FS-CS methods on {DATASETS[name]}, 2-way 1-shot"
-    return PaperTable("table-1", title, tuple(columns), tuple(rows))
+    notes = ledger.fewer_tasks(compared(labels), THREE_SETTINGS)
+    return PaperTable("table-1", title, tuple(columns), tuple(rows), tuple(notes))
 
 
 def ablation_table(ledger: Ledger, costs: Costs) -> PaperTable:
@@ -82,14 +82,20 @@ def ablation_table(ledger: Ledger, costs: Costs) -> PaperTable:
             _number("table-2", row, "parameters", parameters, 2, "K"),
         ]
         cells += [
-            score_cell(ledger.mean(label, need), score, "table-2", row, f"{which} {score}")
+            _score(ledger, label, need, score, ("table-2", row, f"{which} {score}"))
             for which, need in (("all", THREE_SETTINGS[0]), ("small", SMALL))
             for score in SCORES
         ]
         rows.append(PaperRow(row.split()[0], tuple(cells), measured=True))
-    notes = (RESERVED, "Parameters are counted in the networks built with the paper's 72 correlation channels.")
+    notes = [RESERVED, "Parameters are counted in the networks built with the paper's 72 correlation channels."]
+    for label, row in ABLATION_ROWS.items():
+        methods = ledger.methods.get(label)
+        here = None if methods is None else support_tokens(next(iter(methods.values())))
+        if here is not None and f"{here[0]}, {here[1]}" != _steps(row)[0]:
+            notes.append(f"The head whose scores stand in the row of {label} has t_s = {here[0]}, {here[1]}.")
+    notes += ledger.fewer_tasks(ABLATION_ROWS, (THREE_SETTINGS[0], SMALL))
     title = "Table 2: ablation study of EMAT on PASCAL-5i, original setting"
-    return PaperTable("table-2", title, tuple(columns), tuple(rows), notes)
+    return PaperTable("table-2", title, tuple(columns), tuple(rows), tuple(notes))
 
 
 def fold_tables(ledger: Ledger) -> list[PaperTable]:
@@ -102,20 +108,18 @@ def fold_tables(ledger: Ledger) -> list[PaperTable]:
     for need in THREE_SETTINGS:
         setting, rows = need.setting.value, []
         for label in _rows_and_extras(list(ledger.methods)):
-            summaries: Sequence[Summary | None] = ledger.summaries(label, need) or [None] * len(folds)
-            pairs = zip(folds, summaries, strict=True)
-            rows.append(
-                _row(
-                    label,
-                    [
-                        score_cell(summary, score, table, f"{setting} {label}", f"{fold} {score}")
-                        for fold, summary in pairs
-                        for score in SCORES
-                    ],
-                )
-            )
+            by_fold = ledger.by_fold(label, need)
+            summaries = [*map(by_fold.get, tasks.folds), ledger.mean(label, need)]
+            counts = [1] * len(tasks.folds) + [len(tasks.folds)]
+            cells = [
+                score_cell(summary, score, table, f"{setting} {label}", f"{fold} {score}", count)
+                for fold, summary, count in zip(folds, summaries, counts, strict=True)
+                for score in SCORES
+            ]
+            rows.append(_row(label, cells))
         title = f"Table {table[-1]}, {_named(need.setting).lower()}: 2-way 1-shot on {DATASETS[tasks.name]} by fold"
-        found.append(PaperTable(table, title, tuple(columns), tuple(rows), _augmented_notes(ledger, table, need)))
+        notes = [*_augmented_notes(ledger, table, need), *ledger.fewer_tasks(compared(list(ledger.methods)), [need])]
+        found.append(PaperTable(table, title, tuple(columns), tuple(rows), tuple(notes)))
     return found
 
 
@@ -126,24 +130,23 @@ def segmentation_table(ledger: Ledger) -> PaperTable:
     methods = list(dict.fromkeys(cell.row for cell in published_cells("table-5")))
     rows = []
     for method in [*(each for each in methods if each != SEGMENTING_ROW), SEGMENTING_ROW]:
-        summaries = [ledger.mean(method, need) for need in MASKS_ONLY]
-        backbone = ledger.methods[method][0].backbone if method in ledger.methods else None
         cells = [
             PaperCell(published_text("table-5", method, "venue"), words=""),
-            PaperCell(published_text("table-5", method, "backbone"), words=backbone),
+            PaperCell(published_text("table-5", method, "backbone"), words=_backbone(ledger, method)),
         ]
         cells += [
-            score_cell(summary, "miou", "table-5", method, f"{name} {need.shot}-shot")
-            for summary, need in zip(summaries, MASKS_ONLY, strict=True)
+            _score(ledger, method, need, "miou", ("table-5", method, f"{name} {need.shot}-shot")) for need in MASKS_ONLY
         ]
-        rows.append(PaperRow(method, tuple(cells), any(summaries), quoted=method != SEGMENTING_ROW))
-    if ledger.mean("EMAT", MASKS_ONLY[0]) is not None:
-        cells = [PaperCell(words=""), PaperCell(words=ledger.methods["EMAT"][0].backbone)]
-        cells += [score_cell(ledger.mean("EMAT", need), "miou", "", "", "") for need in MASKS_ONLY]
+        measured = any(cell.measured is not None for cell in cells)
+        rows.append(PaperRow(method, tuple(cells), measured, quoted=method != SEGMENTING_ROW))
+    if ledger.over_folds("EMAT", MASKS_ONLY[0]) is not None:
+        cells = [PaperCell(words=""), PaperCell(words=_backbone(ledger, "EMAT"))]
+        cells += [_score(ledger, "EMAT", need, "miou", ("", "", "")) for need in MASKS_ONLY]
         rows.append(PaperRow("EMAT, with its classification head", tuple(cells), True, published=False))
     title = f"Table 5: FS-S methods on {DATASETS[name]}, 1-way, the query has the class"
     note = "All rows but EMAT_s are quoted by the paper from the methods' own papers; they are not run here."
-    return PaperTable("table-5", title, columns, tuple(rows), (note,))
+    notes = (note, *ledger.fewer_tasks((SEGMENTING_ROW, "EMAT"), MASKS_ONLY))
+    return PaperTable("table-5", title, columns, tuple(rows), notes)
 
 
 def readings_table(ledger: Ledger) -> PaperTable:
@@ -158,15 +161,15 @@ def readings_table(ledger: Ledger) -> PaperTable:
         ("classes of training and test become ways", ALL_CLASSES, ""),
     ):
         counts = tasks.augmented(need) or []
-        summary = ledger.mean("EMAT", need)
         cells = [_number(table, row, "augmented tasks", float(sum(counts)) if counts else None, 0, "tasks")]
         cells += [PaperCell(measured=float(count), digits=0) for count in counts or [0] * len(tasks.folds)]
-        cells += [score_cell(summary, score, table, f"{row} EMAT", f"mean {score}") for score in SCORES]
+        cells += [_score(ledger, "EMAT", need, score, (table, f"{row} EMAT", f"mean {score}")) for score in SCORES]
         rows.append(PaperRow(words, tuple(cells), True, published=bool(row)))
     notes = (
         "The paper's text (Eq. 3) says that classes of training and test may become ways. Its published counts come "
         "from the first reading, which is the default of emat; `emat eval --all-classes` measures the second.",
         *((SLIP,) if name == "pascal" else ()),
+        *ledger.fewer_tasks(["EMAT"], (THREE_SETTINGS[2], ALL_CLASSES)),
     )
     title = f'The two readings of "fully augmented" on {DATASETS[name]}, 2-way 1-shot'
     return PaperTable("table-readings", title, tuple(columns), tuple(rows), notes)
@@ -214,6 +217,15 @@ def _rows_and_extras(labels: Sequence[str]) -> list[str]:
 def _row(label: str, cells: Sequence[PaperCell]) -> PaperRow:
     measured = any(cell.interval is not None for cell in cells)
     return PaperRow(label, tuple(cells), measured, published=label in FSCS_ROWS)
+
+
+def _score(ledger: Ledger, label: str, need: Need, score: str, address: tuple[str, str, str]) -> PaperCell:
+    """The mean of a score over the folds beside the published one at a table, row and column."""
+    return score_cell(ledger.over_folds(label, need), score, *address, all_folds=len(ledger.tasks.folds))
+
+
+def _backbone(ledger: Ledger, label: str) -> str | None:
+    return next((each.backbone for each in ledger.methods.get(label, {}).values()), None)
 
 
 def _number(table: str, row: str, column: str, measured: float | None, digits: int, unit: str) -> PaperCell:

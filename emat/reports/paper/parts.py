@@ -1,18 +1,19 @@
 """What `emat reproduce` makes: every table and figure, and the tasks that have to be measured for it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from emat.datasets.dataset import ClassAreas, Dataset
 from emat.datasets.fold_lists import equals_published
 from emat.errors import EmatError
 from emat.reports.paper.models import ABLATION_ROWS, FSCS_ROWS, SEGMENTING_ROW
 from emat.tasks.benchmark import Benchmark, Watch, open_benchmark
-from emat.tasks.sampling import TaskRequest, TaskSampler, size_split_tasks
+from emat.tasks.sampling import ORDINARY_SPLITS, TaskRequest, TaskSampler, size_split_tasks
 from emat.tasks.sizes import size_split
-from emat.tasks.task import TASKS_PER_FOLD, Configuration, Setting
+from emat.tasks.task import TASKS_PER_FOLD, Configuration, Protocol, Setting, Task, digest
 
 BOTH = ("pascal", "coco")
 SMALL_SPLITS = ("0-5", "5-10", "10-15")  # percent of the photo
@@ -180,6 +181,7 @@ class PaperTasks:
     tasks: int | None
     counted: int | None = None
     _drawn: dict[tuple[Need, int | None], tuple[Configuration, ...] | str] = field(default_factory=dict)
+    _again: dict[tuple[int, str, Protocol], tuple[Task, ...]] = field(default_factory=dict)
 
     @property
     def dataset(self) -> Dataset:
@@ -236,6 +238,18 @@ class PaperTasks:
                 self._drawn[key] = str(error)
         drawn = self._drawn[key]
         return () if isinstance(drawn, str) else drawn
+
+    def drawn_again(self, cell: Mapping[str, Any]) -> tuple[Task, ...] | None:
+        """Draw the tasks of a configuration in a results file; None if they are not those that were measured."""
+        try:
+            protocol = Protocol.from_json(cell["protocol"])
+            key = (int(cell["fold"]), str(cell["split"]), protocol)
+            if key not in self._again:
+                benchmark = self.benchmark if key[1] in ORDINARY_SPLITS else self._of_size(key[1])
+                self._again[key] = tuple(TaskSampler(benchmark.fold_list(key[0]), protocol, self.areas))
+        except EmatError:
+            return None  # of other lists or another data set
+        return self._again[key] if digest(self._again[key]) == cell["digest"] else None
 
     def samplers(self, need: Need) -> list[TaskSampler]:
         """Return the sampler of each fold's published number of tasks, which draws a task when it is asked for."""

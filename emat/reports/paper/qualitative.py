@@ -149,9 +149,9 @@ def _answers(ledger: Ledger, painter: TaskPainter, predictor: Predictor, each: M
 
 def _measured(ledger: Ledger, need: Need) -> list[MeasuredTask]:
     return [
-        MeasuredTask(configuration.fold, task, outcome)
-        for configuration, outcomes in ledger.outcomes("EMAT", need)
-        for task, outcome in zip(configuration.tasks, outcomes, strict=True)
+        MeasuredTask(fold.configuration.fold, task, outcome)
+        for fold in ledger.folds("EMAT", need)
+        for task, outcome in zip(fold.configuration.tasks, fold.outcomes, strict=True)
     ]
 
 

@@ -21,7 +21,7 @@ from emat.reports.paper.charts import (
     way_curves,
 )
 from emat.reports.paper.measuring import RESULTS, Ledger, MeasuringPlan
-from emat.reports.paper.models import PaperModel
+from emat.reports.paper.models import PaperModel, support_tokens
 from emat.reports.paper.page import PaperFigure, page, write_tables
 from emat.reports.paper.panels import (
     FIRST_RULE,
@@ -40,7 +40,7 @@ from emat.reports.paper.paper_tables import (
     segmentation_table,
     table_costs,
 )
-from emat.reports.paper.parts import CURVES, FILTERED, SIZES, Part
+from emat.reports.paper.parts import CURVES, FILTERED, SIZES, Part, models_of
 from emat.reports.paper.qualitative import QUERY_RULE, SMALL_RULE, queries_figure, small_objects_figure
 from emat.reports.tables import DATASETS
 from emat.tasks.task import TASKS_PER_FOLD
@@ -57,6 +57,14 @@ READING = (
     "Each measured score stands with half of its 95 % interval (bootstrap over tasks); below it is the difference to "
     "the published number, marked (inside) if the published number lies in the interval."
 )
+PAPER_TOKENS = {  # t_s of the two layers
+    "EMAT": (401, 101),
+    "EMAT_s": (401, 101),
+    "EMAT-ME": (401, 101),
+    "EMAT-ME-LD": (401, 101),
+    "CST*-large": (325, 37),
+    "CST*": (145, 10),
+}
 NO_PHOTOS = "The photos of the data set are not shown in the figures; masks stand on an empty ground."
 Costs = dict[tuple[AttentionCase, float], StepCost]
 CostWatch = Callable[[list[tuple[AttentionCase, float]]], Iterable[tuple[AttentionCase, float]]]
@@ -84,10 +92,10 @@ def draw_figures(parts: Iterable[Part], sources: Sources, folder: Path) -> list[
         caption = _caption(part, sources)
         files = tuple(folder / FOLDER / f"{part.name}{suffix}" for suffix in SUFFIXES)
         try:
-            draw = _drawing(part, sources)
-            for file in files:
-                save_figure(file, draw)
+            save_figure(files, _drawing(part, sources))
         except _NotMeasured as error:
+            for file in files:
+                file.unlink(missing_ok=True)  # of an earlier run, when it could be drawn
             made.append(PaperFigure(part.name, part.title, caption, reason=str(error)))
         else:
             made.append(PaperFigure(part.name, part.title, caption, files))
@@ -130,11 +138,10 @@ def _drawing(part: Part, sources: Sources) -> Callable[[], Any]:
 
 
 def _has(ledger: Ledger, part: Part) -> bool:
-    return all(ledger.mean("EMAT", need) for need in part.needs)
+    return all(ledger.over_folds("EMAT", need) for need in part.needs)
 
 
 def _caption(part: Part, sources: Sources) -> str:
-    name = sources.ledger.tasks.name if sources.ledger else ""
     captions = {
         "figure-1": f"Support, query, true mask and predictions. {SMALL_RULE}",
         "figure-2": f"Which classes of each support photo count. {FIRST_RULE}",
@@ -145,25 +152,28 @@ def _caption(part: Part, sources: Sources) -> str:
         "figure-7": f"Every row is a way. {FIRST_RULE}",
         "figure-8": "The paper shows COCO-20i; theta is 7 % of the photo for PASCAL-5i and 3 % for COCO-20i. The "
         "number is the gain by leaving small objects out.",
-        "figure-9": _way_caption(sources, name),
+        "figure-9": "Points with 95 % intervals." if sources.ledger is None else _way_caption(sources.ledger),
         "figure-10": "Listed objects by the share of the photo that they cover, in steps of one percent; the three "
         "splits of small objects are coloured.",
         "figure-dense": "One training task at t_s = 401. With a mask over the whole photo, leaving masked tokens out "
         "saves nothing, which is the limitation that the paper states; walking the query tokens in chunks still does.",
     }  # fmt: skip
-    return captions[part.name]
+    said = [captions[part.name]]
+    if sources.ledger is not None and part.needs:
+        labels = models_of(part, list(sources.ledger.methods))
+        said += sources.ledger.fewer_tasks(labels, part.needs)
+    return " ".join(said)
 
 
-def _way_caption(sources: Sources, name: str) -> str:
-    assert sources.ledger is not None or not name
-    if sources.ledger is None:
-        return ""
-    counted = [sources.ledger.tasks.augmented(need) for need in CURVES]
+def _way_caption(ledger: Ledger) -> str:
+    counted = [ledger.tasks.augmented(need) for need in CURVES]
     here = ", ".join("-" if each is None else str(sum(each)) for each in counted)
-    published = ", ".join(
-        published_text("figure-9", f"{name} {need.way}-way", "augmented tasks") or "-" for need in CURVES
+    rows = [f"{ledger.tasks.name} {need.way}-way" for need in CURVES]
+    published = ", ".join(published_text("figure-9", row, "augmented tasks") or "-" for row in rows)
+    return (
+        "Points with 95 % intervals, all on the same tasks. Of the published 4000 tasks, the setting augments with one "
+        f"to five ways {here} here, and {published} in the paper."
     )
-    return f"Augmented tasks with one to five ways: {here} here, and {published} in the paper."
 
 
 @dataclass(frozen=True)
@@ -211,24 +221,41 @@ def statement(plan: MeasuringPlan, *, photos: bool = True) -> list[str]:
     """Say what was measured, with what, and what was not run; the first sentence is the shortest account of it."""
     tasks = plan.ledger.tasks
     models = [each.model for each in plan.passes]
-    count = "the published number of" if tasks.tasks in (None, TASKS_PER_FOLD) else f"the first {tasks.tasks}"
+    count = str(TASKS_PER_FOLD) if tasks.tasks in (None, TASKS_PER_FOLD) else f"the first {tasks.tasks}"
     lists = "the published fold lists" if tasks.are_published else "fold lists that are not the published ones"
     described = "; ".join(_described(model, plan) for model in models) or "no model"
-    said = [f"Measured here: {described}; {count} tasks of each fold, {lists}."]
+    said = [
+        f"Measured here: {described}; {count} tasks of each fold unless a note says otherwise, {lists}.",
+        PAPER_CONDITIONS,
+        *_support_sizes(plan),
+        READING,
+    ]
     if any(model.comes_with_emat for model in models):
         said.append(
             "No published heads were found on this machine, so the fold heads that come with emat were taken: trained "
             "on EfficientNet-Lite2, whose ImageNet weights install with pip, for minutes on a CPU."
         )
-    said += [PAPER_CONDITIONS, READING]
     said += [f"{label}: not run ({reason})." for label, reason in plan.not_run.items()]
+    said += [f"{label}: not run on every fold ({reason})." for label, reason in plan.partly_run.items()]
     said += [] if photos else [NO_PHOTOS]
-    classes = {fold: tasks.class_names(fold) for fold in tasks.folds}
-    return [*said, *(f"{warning}." for model in models for warning in model.warnings(classes))]
+    for model in models:
+        classes = {fold: tasks.class_names(fold) for fold in plan.ledger.methods[model.label]}
+        said += [f"{warning}." for warning in model.warnings(classes)]
+    return said
+
+
+def _support_sizes(plan: MeasuringPlan) -> list[str]:
+    """Say how many support tokens the networks have here, where these are not the paper's."""
+    found = []
+    for label, methods in plan.ledger.methods.items():
+        here, published = support_tokens(next(iter(methods.values()))), PAPER_TOKENS.get(label)
+        if here is not None and published is not None and here != published:
+            found.append(f"{label} has t_s = {here[0]} and {here[1]} here, and {published[0]} and {published[1]} there")
+    return [f"The support tokens of the two layers differ as well: {'; '.join(found)}."] if found else []
 
 
 def _described(model: PaperModel, plan: MeasuringPlan) -> str:
-    evaluated = plan.ledger.methods[model.label][plan.ledger.tasks.folds[0]]
+    evaluated = next(iter(plan.ledger.methods[model.label].values()))
     size = evaluated.method.preparation.image_size
     name = evaluated.method.name
     method = "" if name == model.label.lower() else f"{name} "

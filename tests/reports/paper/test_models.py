@@ -47,8 +47,9 @@ def test_emat_brings_no_heads_for_coco() -> None:
 
 def test_a_missing_fold_is_named(heads: Path) -> None:
     model = parse_model(f"EMAT={heads}/emat-fold{{fold}}.safetensors")
-    assert model.missing([0, 1]) is None
-    reason = model.missing([3, 4])
+    assert model.folds_here([0, 1]) == ([0, 1], None)
+    here, reason = model.folds_here([3, 4])
+    assert here == [3]
     assert reason is not None
     assert "no head for fold 4" in reason
 

@@ -13,7 +13,7 @@ from PIL import Image
 from emat.reports.paper.attention_cost import StepCost, _machine
 from emat.reports.paper.charts import dense_costs
 from emat.reports.paper.measuring import MeasuringPlan, make_plan, measure
-from emat.reports.paper.models import PaperModel
+from emat.reports.paper.models import PaperModel, parse_model
 from emat.reports.paper.paper_tables import table_costs
 from emat.reports.paper.parts import PARTS, SMALL, THREE_SETTINGS, PaperTasks, choose_parts
 from emat.reports.paper.reproduction import COSTS_FILE, Reproduction, write_paper
@@ -195,3 +195,45 @@ def _noise(picture: Path) -> int:
 def test_the_parts_have_names_of_their_own() -> None:
     names = [part.name for part in PARTS]
     assert len(set(names)) == len(names)
+
+
+def test_results_of_fewer_tasks_are_used_and_said_and_those_of_more_are_cut(
+    plan: MeasuringPlan, paper_tasks: PaperTasks, models: list[PaperModel], out: Path, tmp_path: Path
+) -> None:
+    parts, chosen, need = choose_parts("pascal", "table-1"), [models[2]], THREE_SETTINGS[0]
+    two = replace(paper_tasks, tasks=2, _drawn={})
+    fewer = make_plan(parts, chosen, two, tmp_path, "cpu", results_in=[out / "results"], estimate=False)
+    assert fewer.ledger.summaries("Prototype", need) == plan.ledger.summaries("Prototype", need)
+    assert len(fewer.passes[0].configurations) == 12  # they are measured again if the user wants two tasks
+    (said,) = fewer.ledger.fewer_tasks(["Prototype"], [need])
+    assert said == "Prototype was measured on the first 1 tasks of each fold: 2-way 1-shot, original setting."
+    measure(fewer, None)
+    assert fewer.ledger.fewer_tasks(["Prototype"], [need]) == []
+    assert fewer.ledger.common_tasks(["Prototype"], [need]) == 2
+    more = make_plan(parts, chosen, paper_tasks, tmp_path, "cpu", estimate=False)
+    assert more.passes[0].configurations == ()
+    assert more.ledger.summaries("Prototype", need) == plan.ledger.summaries("Prototype", need)
+    assert fewer.ledger.mean("Prototype", need, first=1) == plan.ledger.mean("Prototype", need)
+
+
+def test_a_head_of_one_fold_is_measured_on_that_fold_and_not_compared_with_the_mean(
+    plan: MeasuringPlan, paper_tasks: PaperTasks, heads: Path, out: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "emat-fold0.safetensors").write_bytes((heads / "emat-fold0.safetensors").read_bytes())
+    model = parse_model(f"EMAT={tmp_path}/emat-fold{{fold}}.safetensors")
+    parts = choose_parts("pascal", "table-1,table-3,table-5,figure-1,figure-4,figure-6")
+    partly = make_plan(parts, [model], paper_tasks, tmp_path, "cpu", results_in=[out / "results"], estimate=False)
+    assert partly.passes[0].configurations == ()
+    assert "no head for folds 1, 2, 3" in partly.partly_run["EMAT"]
+    made = write_paper(parts, partly, tmp_path)
+    comparison, by_fold = made.tables[0], made.tables[1]
+    cell = next(row for row in comparison.rows if row.label == "EMAT").cells[1]
+    assert cell.here().text.startswith("fold 0: ")
+    assert (cell.published, cell.difference, cell.published_inside) == (82.7, None, None)
+    cells = next(row for row in by_fold.rows if row.label == "EMAT").cells
+    assert cells[0].difference is not None
+    assert [each.here().text for each in cells[2:]] == ["not run"] * 8
+    reasons = {figure.name: figure.reason for figure in made.figures}
+    assert reasons["figure-1"] is reasons["figure-4"] is None
+    assert reasons["figure-6"] is not None  # bars are means of all folds
+    assert "EMAT: not run on every fold" in made.page.read_text()
