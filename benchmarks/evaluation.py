@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 
 from emat.datasets.dataset import Dataset
 from emat.device import all_cores
-from emat.evaluation.evaluated_method import EvaluatedMethod, load_evaluated
 from emat.evaluation.one_pass import OnePass, QueryWork, SharedTask, TaskIndex, default_limits, plan, savings
 from emat.evaluation.results import machine
+from emat.evaluation.run import EvaluatedMethod, load_evaluated
 from emat.features import FeatureCache
 from emat.files import write_text
 from emat.images import to_pixels

@@ -19,8 +19,8 @@ import torch
 from numpy.typing import NDArray
 
 from emat.datasets.layouts import open_dataset
-from emat.evaluation.evaluated_method import load_evaluated
 from emat.evaluation.metrics import compute, count_outcome, judge_task, merge
+from emat.evaluation.run import load_evaluated
 from emat.methods import prior
 from emat.methods.base import TaskEvidence
 from emat.methods.correlation import ShotEvidence

@@ -30,7 +30,7 @@ from scipy import ndimage
 from emat import Example, Segmenter
 from emat.datasets.dataset import Dataset
 from emat.datasets.layouts import open_dataset
-from emat.evaluation.evaluated_method import load_evaluated
+from emat.evaluation.run import load_evaluated
 from emat.files import write_text
 from emat.images import Pixels
 from emat.journal import Journal

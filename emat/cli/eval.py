@@ -14,10 +14,9 @@ from emat.cli.options import AsJson, DataOptions, FeatureFolder, Refine, Working
 from emat.datasets.dataset import Dataset
 from emat.distributed import Processes, find_processes
 from emat.errors import EmatError
-from emat.evaluation.evaluated_method import EvaluatedMethod, load_evaluated
 from emat.evaluation.one_pass import default_limits
 from emat.evaluation.results import OWN_THRESHOLDS, read_results, results, write_results
-from emat.evaluation.run import Run, evaluate, remove_journals, seconds_spent
+from emat.evaluation.run import EvaluatedMethod, Run, evaluate, load_evaluated, remove_journals, seconds_spent
 from emat.files import check_output
 from emat.methods.base import PAPER_THRESHOLD, Thresholds
 from emat.methods.head_training import training_of

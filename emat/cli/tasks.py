@@ -16,8 +16,7 @@ from emat.errors import EmatError
 from emat.files import whole_file
 from emat.pictures.task import draw_task
 from emat.progress import follow
-from emat.tasks.benchmark import Benchmark
-from emat.tasks.sizes import HISTOGRAM_END, PUBLISHED_SIZES, size_histogram, size_split
+from emat.tasks.benchmark import HISTOGRAM_END, PUBLISHED_SIZES, Benchmark, size_histogram, size_split
 from emat.tasks.task import Task, digest, write_task_file
 
 HISTOGRAM_STEP = 5  # percent

@@ -18,8 +18,8 @@ from emat.cli.options import (
     WorkingSize,
 )
 from emat.errors import EmatError
-from emat.evaluation.evaluated_method import load_evaluated
 from emat.evaluation.one_pass import default_limits
+from emat.evaluation.run import load_evaluated
 from emat.evaluation.thresholds import sweep, without_test
 from emat.features import FeatureCache
 from emat.files import check_output

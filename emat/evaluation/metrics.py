@@ -169,6 +169,24 @@ class ScoreCounts:
             self.false_area + other.false_area,
         )
 
+    def as_row(self) -> NDArray[np.float64]:
+        """Return all counts in one row (6 + 2 C + 4,), so that a single addition sums them over tasks or processes.
+
+        float64 holds numbers of pixels exactly.
+        """
+        numbers = [self.tasks, self.judged, self.right, self.absent, self.false_masks, self.false_area]
+        parts = [np.asarray(numbers), self.intersections, self.unions, self.binary.ravel()]
+        return np.concatenate(parts).astype(np.float64)
+
+    @classmethod
+    def from_row(cls, row: NDArray[np.float64], class_ids: tuple[int, ...]) -> "ScoreCounts":
+        """Return the counts of a row from `as_row`, or of a sum of such rows."""
+        *whole, false_area = row[:6].tolist()
+        tasks, judged, right, absent, false_masks = map(int, whole)
+        intersections, unions, binary = np.split(row[6:].astype(np.int64), [len(class_ids), 2 * len(class_ids)])
+        binary = binary.reshape(2, 2)
+        return cls(class_ids, tasks, judged, right, intersections, unions, binary, absent, false_masks, false_area)
+
 
 @dataclass(frozen=True)
 class ClassScore:

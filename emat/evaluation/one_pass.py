@@ -1,14 +1,16 @@
 """Many evaluations in one pass: each photo is encoded once, and each query is compared once with each support.
 
 Most tasks of the three settings are the same, and tasks of other ways and shots share pairs of photos. So the tasks of
-all configurations are drawn first, and `plan` groups them by query. `OnePass` then answers one query after the other.
-What it computes for a query is kept until that query is answered. Features and support encodings are kept within
-limits of memory, and are computed again if they were dropped. Several threads may answer queries of one pass.
+all configurations are drawn first, and `plan` groups them by query. `OnePass` then answers one query after the other,
+and `RefinedTasks` refines its masks if that is asked for. What is computed for a query is kept until that query is
+answered. Features and support encodings are kept within limits of memory, and are computed again if they were dropped.
+Several threads may answer queries of one pass.
 """
 
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
+from functools import cache
 from threading import Lock
 from typing import Any, Generic, TypeAlias, TypeVar
 
@@ -21,17 +23,19 @@ from emat.datasets.dataset import Dataset
 from emat.device import free_memory, main_memory
 from emat.errors import EmatError
 from emat.evaluation.metrics import TaskOutcome, judge_task
-from emat.evaluation.refined_tasks import RefinedTasks
 from emat.features import FeatureCache
 from emat.images import VOID, Pixels
 from emat.methods.base import PAPER_THRESHOLDS, Decision, LabelledFeatures, Learnt, Method, TaskEvidence, Thresholds
-from emat.refine.refiner import Refinement
+from emat.methods.label_map import make_label_map
+from emat.refine.refiner import Refinement, examples_suit, refine_maps, shared_mobilesam
 from emat.tasks.task import Configuration, Task
 
 Result = TypeVar("Result")
 Key = TypeVar("Key")
 SupportPair: TypeAlias = tuple[str, int]  # a support photo and the class that it is an example of
 SupportsByWay: TypeAlias = tuple[tuple[int, ...], tuple[tuple[str, ...], ...]]  # a task's ways and shots
+# From ways, shots and probabilities (N, H, W) to the label map (H, W)
+RefineTask: TypeAlias = Callable[[Sequence[int], Sequence[Sequence[str]], NDArray[np.float32]], NDArray[np.uint8]]
 
 FEATURE_SHARE, SUPPORT_SHARE = 0.25, 0.25  # of the memory that is free when a pass begins
 LEARNT_BYTES = 1 << 28  # of what a method learnt from the supports of tasks
@@ -81,7 +85,7 @@ def plan(configurations: Mapping[int, Configuration], done: Collection[TaskIndex
         done: Tasks that are left out because their outcomes are known.
     """
     finished = set(done)
-    indices: dict[str, dict[tuple[tuple[int, ...], tuple[tuple[str, ...], ...]], list[TaskIndex]]] = {}
+    indices: dict[str, dict[SupportsByWay, list[TaskIndex]]] = {}
     for number, configuration in configurations.items():
         for position, task in enumerate(configuration.tasks):
             index = TaskIndex(number, position)
@@ -238,6 +242,50 @@ class OnePass:
 
     def _photo(self, name: str) -> Pixels:
         return self.dataset.image(name)
+
+
+class RefinedTasks:
+    """Refines the masks of tasks. Whether a class of a support photo suits MobileSAM is found out once.
+
+    Args:
+        dataset: The photos and masks.
+        refine: How masks are refined.
+        threshold: The probability from which a pixel belongs to a class.
+    """
+
+    def __init__(self, dataset: Dataset, refine: Refinement, threshold: float) -> None:
+        self._dataset, self._refine, self._threshold = dataset, refine, threshold
+        self._sam = shared_mobilesam(refine)
+        self._suited: dict[tuple[str, int], bool] = {}
+        self._lock = Lock()
+
+    def of_query(self, query: str) -> RefineTask:
+        """Return what refines the tasks of one query, which MobileSAM encodes at most once."""
+        photo = self._dataset.image(query)
+        sam = self._sam
+        encode = None if sam is None else cache(lambda: sam.encode(photo))  # tasks without a mask never need it
+
+        def refine(
+            ways: Sequence[int], shots: Sequence[Sequence[str]], probabilities: NDArray[np.float32]
+        ) -> NDArray[np.uint8]:
+            maps = {str(way): map_ for way, map_ in zip(ways, probabilities, strict=True)}
+            chosen = {str(way): maps[str(way)] for way, names in zip(ways, shots, strict=True) if self._may(way, names)}
+            refined = refine_maps(photo, chosen, self._threshold, self._refine, sam, encode)
+            return make_label_map([refined.maps.get(name, map_) for name, map_ in maps.items()], self._threshold)
+
+        return refine
+
+    def _may(self, way: int, names: Sequence[str]) -> bool:
+        if self._refine != "auto":
+            return True
+        answers = [self._suits(name, way) for name in dict.fromkeys(names)]
+        return sum(answers) > len(answers) / 2
+
+    def _suits(self, name: str, way: int) -> bool:
+        with self._lock:
+            if (name, way) not in self._suited:
+                self._suited[name, way] = examples_suit([self._dataset.mask(name) == way])
+            return self._suited[name, way]
 
 
 def labels_of_support(masks: Mapping[int, NDArray[np.bool_]], void: NDArray[np.bool_], ways: int) -> Tensor:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from emat.errors import EmatError
-from emat.evaluation.summary import Conditions, Summary
+from emat.evaluation.results import Conditions, Summary
 from emat.files import whole_file
 from emat.pictures.palette import INK, PRINT_COLOURS, Colour
 from emat.reports.tables import Line, describe, find

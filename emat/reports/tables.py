@@ -12,8 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from emat.errors import EmatError
-from emat.evaluation.results import OWN_THRESHOLDS, fold_counts, read_results
-from emat.evaluation.summary import Conditions, FoldCounts, Summary, summarise
+from emat.evaluation.results import (
+    OWN_THRESHOLDS,
+    Conditions,
+    FoldCounts,
+    Summary,
+    fold_counts,
+    read_results,
+    summarise,
+)
 from emat.tasks.sampling import ORDINARY_SPLITS
 from emat.tasks.task import Setting
 

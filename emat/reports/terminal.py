@@ -7,8 +7,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from emat.evaluation.results import summaries_of
-from emat.evaluation.summary import Summary
+from emat.evaluation.results import Summary, summaries_of
 from emat.evaluation.thresholds import Sweep
 from emat.methods.base import PAPER_THRESHOLD, Thresholds
 from emat.tasks.sampling import ORDINARY_SPLITS

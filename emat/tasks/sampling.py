@@ -1,11 +1,14 @@
-"""Evaluation tasks by the published protocol.
+"""Evaluation tasks by the published protocol, in the original and the augmented settings.
 
 Every task follows from its index alone: task 731 is the same in any process and any order, because its random numbers
 start from the seed 731. They come from NumPy's legacy generator, whose stream NumPy promises never to change.
+
+`TaskSampler` draws a task of the original setting. `augment` turns it into one of an augmented setting, which uses
+annotations of the support photos that the original setting discards.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -15,9 +18,10 @@ from emat.datasets.dataset import ClassAreas
 from emat.datasets.fold_files import load_fold_list
 from emat.datasets.fold_lists import FOLDS, FoldList
 from emat.errors import EmatError
-from emat.tasks.augmentation import THETA, augment
 from emat.tasks.task import TASKS_PER_FOLD, Configuration, Protocol, Queries, Setting, Task
 
+# Paper, supplement, "Object Size Filtering": the 25th percentile of object sizes in the training set.
+THETA: Mapping[str, float] = {"pascal": 0.07, "coco": 0.03}
 ORDINARY_SPLITS = ("train", "val")  # any other split of a fold list is a range of object sizes
 ONE_PHOTO = 1  # a size split leaves out classes with a single photo, which cannot be both query and shot
 
@@ -197,3 +201,51 @@ def _check_enough_photos(fold_list: FoldList, protocol: Protocol, class_ids: Col
                 f"but {protocol.shot}-shot tasks need {need}, including the query; "
                 "ask for fewer shots or add photos of this class"
             )
+
+
+def augment(
+    task: Task,
+    setting: Setting,
+    areas: ClassAreas,
+    theta: float,
+    admitted: Collection[int] | None,
+    random: np.random.RandomState,
+) -> Task:
+    """Add to `task` what else its support photos show: every other class that covers more than `theta` of a photo.
+
+    The partially augmented setting only adds shots to classes that are ways already. The fully augmented setting also
+    appends new ways. Afterwards every way gets equally many shots by repeating some of its own.
+
+    Args:
+        task: A task of the original setting.
+        setting: The setting to bring it to.
+        areas: How much of each photo each class covers.
+        theta: The fraction of a photo that an object must exceed.
+        admitted: The classes that may become ways; None allows every class.
+        random: Draws the shots that are repeated.
+    """
+    task = replace(task, setting=setting)
+    if setting is Setting.ORIGINAL:
+        return task
+    shots = {way: list(names) for way, names in zip(task.ways, task.shots, strict=True)}
+    augmented = False
+    for way, names in zip(task.ways, task.shots, strict=True):
+        for name in names:
+            for class_id, fraction in areas[name].items():
+                if class_id == way or fraction <= theta:
+                    continue
+                becomes_way = setting is Setting.FULLY_AUGMENTED and (admitted is None or class_id in admitted)
+                if class_id in shots or becomes_way:
+                    shots.setdefault(class_id, []).append(name)
+                    augmented = True
+    if not augmented:
+        return task
+    _fill(shots, random)
+    return replace(task, ways=tuple(shots), shots=tuple(map(tuple, shots.values())), augmented=True)
+
+
+def _fill(shots: dict[int, list[str]], random: np.random.RandomState) -> None:
+    most = max(map(len, shots.values()))
+    for names in shots.values():
+        while len(names) < most:
+            names.append(names[random.randint(len(names))])

@@ -17,7 +17,7 @@ from emat.errors import EmatError
 from emat.features import CacheCounts
 from emat.files import write_text, writing
 from emat.training.options import GIGABYTE
-from emat.training.validation import ValidationScores
+from emat.training.state import ValidationScores
 
 SECONDS_BETWEEN_LINES = 30.0
 RECENT = 0.98  # weight of the earlier losses in the loss that is shown

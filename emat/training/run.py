@@ -10,14 +10,18 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from emat.device import all_cores
 from emat.distributed import errors_of_process, open_fabric, start, started_processes
 from emat.errors import EmatError
+from emat.evaluation.metrics import ScoreCounts, count_outcome, merge
+from emat.evaluation.one_pass import OnePass, plan
 from emat.features import FeatureCache
 from emat.files import writing
+from emat.methods.base import Method
 from emat.methods.head_training import StartingHead, starting_head
 from emat.methods.registry import build_method
 from emat.tasks.benchmark import Watch
-from emat.training.data import RunData, open_run_data
+from emat.training.data import RunData, TaskTensors, ValidationTasks, open_run_data
 from emat.training.options import GIGABYTE, TrainingOptions, write_config
 from emat.training.reporting import Reporter, RunLogs, StepReport
 from emat.training.state import (
@@ -26,6 +30,7 @@ from emat.training.state import (
     LAST,
     STATE,
     RunProgress,
+    ValidationScores,
     check_folder,
     complete,
     provenance,
@@ -35,8 +40,6 @@ from emat.training.state import (
     scores_metadata,
 )
 from emat.training.step import Plan, StepLosses, Stepper
-from emat.training.task_tensors import TaskTensors
-from emat.training.validation import ValidationScores, as_row, from_row, validate
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
@@ -182,9 +185,9 @@ class _Run:
         own = validate(self.method, cache, self.data.validation, fabric.global_rank, fabric.world_size)
         if fabric.world_size == 1:
             return ValidationScores.of(own)
-        summed = fabric.all_reduce(as_row(own).to(fabric.device), reduce_op="sum")
+        summed = fabric.all_reduce(torch.from_numpy(own.as_row()).to(fabric.device), reduce_op="sum")
         assert isinstance(summed, torch.Tensor)
-        return ValidationScores.of(from_row(summed, own.class_ids))
+        return ValidationScores.of(ScoreCounts.from_row(summed.cpu().numpy(), own.class_ids))
 
     def _mean_losses(self) -> StepLosses:
         return StepLosses(**{name: value / self.progress.epoch_tasks for name, value in self.progress.sums.items()})
@@ -261,3 +264,26 @@ class _Run:
             self.report.say(
                 f"{self.options.start_from} was trained on classes that are left out here: {', '.join(seen)}"
             )
+
+
+def validate(
+    method: Method, cache: FeatureCache, validation: ValidationTasks, rank: int = 0, processes: int = 1
+) -> ScoreCounts:
+    """Answer the validation tasks of this process in the same way as an evaluation does.
+
+    Args:
+        method: The method with the weights to judge.
+        cache: The features of photos.
+        validation: The tasks of all processes.
+        rank: The number of this process, from 0 on.
+        processes: The number of processes, which share the queries.
+
+    Returns:
+        The counts of this process's tasks; the sum over all processes gives the scores.
+    """
+    class_ids = validation.sampler.class_ids
+    work = plan({0: validation.sampler.configuration()})[rank::processes]
+    answering = OnePass(method, validation.dataset, cache)
+    with all_cores(next(method.parameters()).device) as workers:
+        answers = [outcome for found in workers.map(answering.answer, work) for _, outcome in found]
+    return merge((count_outcome(outcome, class_ids) for outcome in answers), class_ids)

@@ -1,4 +1,4 @@
-"""The files of a training run: its folder, the state that it is resumed from, and the heads that it trains."""
+"""The files of a training run: its folder, the state that it is resumed from, and the heads with their scores."""
 
 import json
 import math
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from emat import __version__
 from emat.errors import EmatError
+from emat.evaluation.metrics import ScoreCounts, compute
 from emat.files import whole_file
 from emat.methods.base import Method
 from emat.methods.registry import find_method
@@ -22,7 +23,6 @@ from emat.methods.trained_head import shape_metadata
 from emat.tasks.training_tasks import TrainingList
 from emat.tensor_files import write_tensors
 from emat.training.options import FIXED_IN_A_RUN, TrainingOptions, as_plain, from_plain, read_config
-from emat.training.validation import ValidationScores
 
 STATE, CONFIG = "state.pt", "run.yaml"
 BEST, LAST = "best.safetensors", "last.safetensors"
@@ -77,6 +77,23 @@ def check_folder(options: TrainingOptions, resume: bool) -> tuple[Path, list[str
 
 def _backbone(options: TrainingOptions) -> str:
     return options.backbone or find_method(options.method).default_backbone
+
+
+@dataclass(frozen=True)
+class ValidationScores:
+    """The scores of one validation, between 0 and 1; NaN if no task counts for a score."""
+
+    tasks: int
+    miou: float
+    accuracy: float
+    false_mask_rate: float  # the share of queries without the class that were given a mask
+    false_area: float  # the mean share of such a query that its mask covers
+
+    @staticmethod
+    def of(counts: ScoreCounts) -> "ValidationScores":
+        """Compute the scores from the counts of all tasks."""
+        scores = compute(counts)
+        return ValidationScores(scores.tasks, scores.miou, scores.accuracy, scores.false_mask_rate, scores.false_area)
 
 
 @dataclass

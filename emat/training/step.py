@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from emat.errors import EmatError
 from emat.methods.base import LossWeights, Method, TrainingBatch
 from emat.tasks.training_tasks import TrainingTasks
+from emat.training.data import TaskTensors
 from emat.training.options import TrainingOptions
-from emat.training.task_tensors import TaskTensors
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric

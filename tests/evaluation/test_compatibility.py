@@ -5,10 +5,9 @@ import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from emat.evaluation.evaluated_method import load_evaluated
 from emat.evaluation.one_pass import QueryWork
 from emat.evaluation.results import read_results, results
-from emat.evaluation.run import Run, evaluate
+from emat.evaluation.run import Run, evaluate, load_evaluated
 from emat.reports.tables import read_lines
 from emat.tasks.benchmark import Benchmark, open_benchmark
 from emat.tasks.sampling import TaskRequest

@@ -15,10 +15,9 @@ from torch import Tensor
 from emat.datasets.layouts import open_dataset
 from emat.device import all_cores
 from emat.errors import EmatError
-from emat.evaluation.evaluated_method import load_evaluated
 from emat.evaluation.metrics import TaskOutcome, judge_task
-from emat.evaluation.one_pass import OnePass, TaskIndex, default_limits, plan, savings, tensor_bytes
-from emat.evaluation.refined_tasks import RefinedTasks
+from emat.evaluation.one_pass import OnePass, RefinedTasks, TaskIndex, default_limits, plan, savings, tensor_bytes
+from emat.evaluation.run import load_evaluated
 from emat.features import FeatureCache
 from emat.images import to_pixels
 from emat.methods.base import PAPER_THRESHOLDS, Decision, Features, LabelledFeatures, Method, TaskEvidence, Thresholds

@@ -16,10 +16,9 @@ from safetensors.torch import load_file
 from emat.cli import main
 from emat.distributed import Processes, find_processes
 from emat.errors import EmatError
-from emat.evaluation.evaluated_method import EvaluatedMethod, load_evaluated
 from emat.evaluation.one_pass import QueryWork, plan
 from emat.evaluation.results import read_results
-from emat.evaluation.run import Outcomes, Run, evaluate, remove_journals, seconds_spent
+from emat.evaluation.run import EvaluatedMethod, Outcomes, Run, evaluate, load_evaluated, remove_journals, seconds_spent
 from emat.methods.base import Thresholds
 from emat.refine.mobilesam import weights_file
 from emat.tasks.benchmark import Benchmark, open_benchmark

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from emat.errors import EmatError
-from emat.evaluation.evaluated_method import load_evaluated
 from emat.evaluation.metrics import ClassScore, ScoreCounts, Scores, compute, count_outcome, judge_task, merge
 from emat.evaluation.one_pass import OnePass, SharedTask, plan
+from emat.evaluation.run import load_evaluated
 from emat.evaluation.thresholds import CANDIDATES, Sweep, middle_of_best, sweep, without_test
 from emat.features import FeatureCache
 from emat.methods.base import PAPER_THRESHOLD, Decision, Method, Thresholds

@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 
 from emat import Segmenter
 from emat.errors import EmatError
-from emat.evaluation.evaluated_method import load_evaluated
+from emat.evaluation.run import load_evaluated
 from emat.files import file_sha256
 from emat.methods.base import Thresholds
 from emat.methods.trained_head import (

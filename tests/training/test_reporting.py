@@ -10,7 +10,7 @@ from emat.errors import EmatError
 from emat.features import CacheCounts
 from emat.training import reporting
 from emat.training.reporting import Reporter, RunLogs, StepReport
-from emat.training.validation import ValidationScores
+from emat.training.state import ValidationScores
 
 pytest.importorskip("tensorboard")
 

@@ -12,7 +12,7 @@ from functools import cache
 from importlib import resources
 from itertools import groupby
 
-from emat.evaluation.summary import Summary
+from emat.evaluation.results import Summary
 from emat.reports.tables import MISSING, ReportTable, TableEntry
 
 NUMBER = re.compile(r"≈?\s*(-?\d+(?:\.\d+)?)")

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from emat.evaluation.summary import Summary
+from emat.evaluation.results import Summary
 from emat.model import FORMS, build
 from emat.reports.figures import (
     QUIET,
@@ -37,7 +37,7 @@ from emat.reports.paper.attention_cost import (
 from emat.reports.paper.measuring import Ledger
 from emat.reports.paper.parts import CURVES, FILTERED, SIZES, SMALL_SPLITS, UNFILTERED, WAYS, compared, other_model
 from emat.reports.tables import DATASETS
-from emat.tasks.sizes import HISTOGRAM_END, size_histogram
+from emat.tasks.benchmark import HISTOGRAM_END, size_histogram
 from emat.tasks.task import Setting
 
 BAR_WIDTH = 0.36

@@ -11,12 +11,10 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from emat.errors import EmatError
-from emat.evaluation.evaluated_method import EvaluatedMethod
 from emat.evaluation.metrics import TaskOutcome, count_outcome
 from emat.evaluation.one_pass import OnePass, Savings, default_limits, plan, savings
-from emat.evaluation.results import read_results, results, write_results
-from emat.evaluation.run import Run, Watch, evaluate, remove_journals, seconds_spent
-from emat.evaluation.summary import Conditions, FoldCounts, Summary, summarise
+from emat.evaluation.results import Conditions, FoldCounts, Summary, read_results, results, summarise, write_results
+from emat.evaluation.run import EvaluatedMethod, Run, Watch, evaluate, remove_journals, seconds_spent
 from emat.features import FeatureCache
 from emat.files import check_output
 from emat.methods.base import PAPER_THRESHOLDS

@@ -10,7 +10,7 @@ from importlib import resources
 from pathlib import Path
 
 from emat.errors import EmatError
-from emat.evaluation.evaluated_method import EvaluatedMethod, load_evaluated
+from emat.evaluation.run import EvaluatedMethod, load_evaluated
 from emat.methods.head_training import training_of
 from emat.methods.trained_head import find_head, head_file, is_training_free
 from emat.model.network import Network

@@ -21,7 +21,7 @@ from emat.pictures.palette import PRINT_COLOURS, Colour
 from emat.reports.figures import QUIET, hex_colour, new_figure, title_figure
 from emat.reports.paper.attention_cost import GRID, MASK
 from emat.reports.paper.parts import Need, PaperTasks
-from emat.tasks.sizes import object_sizes
+from emat.tasks.benchmark import object_sizes
 from emat.tasks.task import Setting, Task
 
 LONGEST = 320  # pixels of a panel's longer side

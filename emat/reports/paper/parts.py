@@ -10,9 +10,8 @@ from emat.datasets.dataset import ClassAreas, Dataset
 from emat.datasets.fold_lists import equals_published
 from emat.errors import EmatError
 from emat.reports.paper.models import ABLATION_ROWS, FSCS_ROWS, SEGMENTING_ROW
-from emat.tasks.benchmark import Benchmark, Watch, open_benchmark
+from emat.tasks.benchmark import Benchmark, Watch, open_benchmark, size_split
 from emat.tasks.sampling import ORDINARY_SPLITS, TaskRequest, TaskSampler, size_split_tasks
-from emat.tasks.sizes import size_split
 from emat.tasks.task import TASKS_PER_FOLD, Configuration, Protocol, Setting, Task, digest
 
 BOTH = ("pascal", "coco")

@@ -11,9 +11,9 @@ import numpy as np
 
 from emat.datasets.dataset import Dataset
 from emat.errors import EmatError
-from emat.evaluation.evaluated_method import EvaluatedMethod
 from emat.evaluation.metrics import TaskOutcome
 from emat.evaluation.one_pass import OnePass, QueryWork, SharedTask
+from emat.evaluation.run import EvaluatedMethod
 from emat.features import FeatureCache
 from emat.formats.drawing import LabelMap
 from emat.reports.paper.measuring import Ledger
