@@ -12,7 +12,7 @@ from emat.errors import EmatError
 from emat.methods.resnet_base import HyperCorrelationMethod, HyperFeatures, correlate, in_chunks, mask_at
 from emat.model.attention import ATTENTION_HEADS, attend
 from emat.model.group_norm import NORM_GROUPS
-from emat.model.network import mask_branch, mask_branch_stages
+from emat.model.layers import mask_branch, mask_branch_stages
 from emat.model.refinement import RefinementWeights, refine_consuming
 
 NARROW, WIDTH = 32, 128

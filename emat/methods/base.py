@@ -35,7 +35,7 @@ from torch import Tensor, nn
 from emat.errors import EmatError
 from emat.images import Pixels, to_pixels
 from emat.methods.label_map import make_label_map
-from emat.model.forms import PUBLISHED_SHAPE, Shape
+from emat.model.network import PUBLISHED_SHAPE, Shape
 from emat.tensor_files import misfits, shapes_of
 
 PAPER_THRESHOLD = 0.5  # delta (paper, Sec. 4): the least presence or foreground probability that counts

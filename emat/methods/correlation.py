@@ -27,8 +27,7 @@ from emat.methods.base import (
 )
 from emat.model import load_public
 from emat.model.encoding import QueryEncoding, SupportEncoding
-from emat.model.forms import Shape
-from emat.model.network import Network
+from emat.model.network import Network, Shape
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from emat.backbone.base import Backbone
 from emat.methods.resnet_base import HyperCorrelationMethod, HyperFeatures, correlate, in_chunks, mask_at
 from emat.model.group_norm import NORM_GROUPS
-from emat.model.network import mask_branch, mask_branch_stages
+from emat.model.layers import mask_branch, mask_branch_stages
 
 WIDTHS = (16, 64, 128)
 

@@ -31,8 +31,7 @@ from emat.files import emat_home
 from emat.methods import registry
 from emat.methods.base import PAPER_THRESHOLD, Method, Thresholds
 from emat.methods.registry import build_method, find_method, method_names, training_free_methods
-from emat.model.forms import FORMS, PUBLISHED_SHAPE, Shape
-from emat.model.network import build, load_public, without_prefix
+from emat.model.network import FORMS, PUBLISHED_SHAPE, Shape, build, load_public, without_prefix
 from emat.tensor_files import read_metadata, read_tensors, shapes_of, write_tensors
 
 DEFAULT_HEAD = "default"

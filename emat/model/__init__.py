@@ -1,8 +1,9 @@
 """EMAT's and CST's network: masked attention over support tokens, for every query token.
 
-`network` joins the parts: `encoding` makes query and support comparable, `layer` is one of the two attention layers. In
-a layer, `projections` makes queries, keys and values, `attention` is the paper's Eq. 6, and `refinement` with its
-`group_norm` is what follows. `forms` lists the sizes of EMAT, CST and the steps between them.
+`network` joins the parts and lists the sizes of EMAT, CST and the steps between. `encoding` makes query and support
+comparable. `layers` has the attention layer, of which there are two, and the two branches that follow. In an attention
+layer, `projections` makes queries, keys and values, `attention` is the paper's Eq. 6, and `refinement` with its
+`group_norm` is what comes after it.
 
 Letters in shapes, the same in every module (sizes of the paper's EMAT in brackets):
 
@@ -23,7 +24,6 @@ Letters in shapes, the same in every module (sizes of the paper's EMAT in bracke
 """
 
 from emat.model.encoding import QueryEncoding, SupportEncoding
-from emat.model.forms import FORMS, Shape
-from emat.model.network import Network, Output, build, load_public
+from emat.model.network import FORMS, Network, Output, Shape, build, load_public
 
 __all__ = ["FORMS", "Network", "Output", "QueryEncoding", "Shape", "SupportEncoding", "build", "load_public"]

@@ -1,4 +1,4 @@
-"""EMAT, CST and the steps between them: one family, one class, one path from tokens to logits."""
+"""EMAT, CST and the steps between them: one family, which differ only in their sizes (`FORMS`), and one network."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,17 +13,80 @@ from emat.model.encoding import (
     Grid,
     QueryEncoding,
     SupportEncoding,
+    Window,
     check_grid,
     encode_query,
     encode_support,
 )
-from emat.model.forms import FORMS, Shape
 from emat.model.group_norm import NORM_GROUPS
-from emat.model.layer import AttentionLayer
+from emat.model.layers import (
+    AttentionLayer,
+    mask_branch,
+    mask_branch_stages,
+    presence_branch,
+    presence_branch_stages,
+)
 from emat.tensor_files import misfits, shapes_of
 
+WIDTH_MULTIPLE = 16  # eight attention heads share half of a layer's width
 NO_FOREGROUND = (10.0, -10.0)  # mask logits where no support token is left to look at: a certain background
 PUBLIC_PREFIX = "learner."  # what public checkpoints put before the names of the network's tensors
+
+
+@dataclass(frozen=True)
+class Form:
+    """What distinguishes the members of the family (paper, Sec. 4 and Tab. 3)."""
+
+    support_grid: int  # side; t_s = side² + 1
+    windows: tuple[Window, Window]  # downscaling of the two layers
+    widths: tuple[int, int]  # of the two layers' outputs; the branches use the second and its half
+    class_token: bool = True
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes of a network that may differ from the published ones; None keeps what its form has.
+
+    A backbone with few tokens gains nothing from a support grid that is finer than its own, and every halving of the
+    grid's side makes the network about four times as fast.
+    """
+
+    support_grid: int | None = None  # side
+    widths: tuple[int, int] | None = None  # of the two layers' outputs
+    channels: tuple[int, int] | None = None  # of the backbone's channels: the first, and the one after the last
+
+    def applied_to(self, form: Form) -> Form:
+        """Return `form` with these sizes.
+
+        Raises:
+            EmatError: If the grid cannot be cut into the form's windows, or a width into attention heads.
+        """
+        first, second = form.windows
+        side = form.support_grid if self.support_grid is None else self.support_grid
+        pool, rest = divmod(side, first.side * second.stride)
+        if pool < 1 or rest:
+            raise EmatError(
+                f"a support grid of {side} x {side} does not fit this network; its side must be a multiple of "
+                f"{first.side * second.stride}"
+            )
+        widths = self.widths or form.widths
+        if any(width < WIDTH_MULTIPLE or width % WIDTH_MULTIPLE for width in widths):
+            raise EmatError(f"widths are {widths[0]} and {widths[1]}; both must be multiples of {WIDTH_MULTIPLE}")
+        return Form(side, (first, Window(second.stride, pool)), widths, form.class_token)
+
+
+PUBLISHED_SHAPE = Shape()
+_LEARNED = (Window(stride=2, pool=1), Window(stride=2, pool=5))
+_SLIM, _WIDE = (64, 32), (32, 128)
+
+FORMS: dict[str, Form] = {
+    "emat": Form(20, _LEARNED, _SLIM),
+    "emat-s": Form(20, _LEARNED, _SLIM, class_token=False),
+    "cst": Form(12, (Window(1, 4), Window(1, 3)), _WIDE),
+    "cst-large": Form(18, (Window(1, 3), Window(1, 6)), _WIDE),
+    "emat-me": Form(20, (Window(1, 2), Window(1, 10)), _WIDE),
+    "emat-me-ld": Form(20, _LEARNED, _WIDE),
+}
 
 
 @dataclass(frozen=True)
@@ -229,39 +292,6 @@ class Network(nn.Module):
                 f"this {self.method} network compares {self.channels} channels, the tokens have {tokens.shape[dim]}; "
                 "use the backbone it was built for"
             )
-
-
-def presence_branch_stages(width: int) -> tuple[nn.Sequential, nn.Sequential]:
-    """The two stages of a presence branch, for `presence_branch`; a network names them as its published weights do."""
-    half = width // 2
-    first = nn.Sequential(nn.Conv2d(width, width, 1), nn.ReLU(), nn.Conv2d(width, half, 1), nn.ReLU())
-    second = nn.Sequential(nn.Conv2d(half, half, 1), nn.ReLU(), nn.Conv2d(half, 2, 1))
-    return first, second
-
-
-def presence_branch(stages: tuple[nn.Module, nn.Module], x: Tensor) -> Tensor:
-    """Is the class in the query? (B, E, h, w) -> logits (B, 2): absent, present."""
-    first, second = stages
-    return second(nn.functional.avg_pool2d(first(x), 3, stride=2, padding=1)).mean(dim=(2, 3))
-
-
-def mask_branch_stages(width: int) -> tuple[nn.Sequential, nn.Sequential]:
-    """The two stages of a mask branch, for `mask_branch`; a network names them as its published weights do."""
-    half = width // 2
-    first = nn.Sequential(conv3x3(width, width), nn.ReLU(), conv3x3(width, half), nn.ReLU())
-    second = nn.Sequential(conv3x3(half, half), nn.ReLU(), conv3x3(half, 2))
-    return first, second
-
-
-def mask_branch(stages: tuple[nn.Module, nn.Module], x: Tensor) -> Tensor:
-    """Where is the class in the query? (B, E, h, w) -> logits (B, 2, 2h, 2w): background, foreground."""
-    first, second = stages
-    return second(nn.functional.interpolate(first(x), scale_factor=2, mode="bilinear", align_corners=True))
-
-
-def conv3x3(channels: int, out: int) -> nn.Conv2d:
-    """A 3 x 3 convolution that keeps the size."""
-    return nn.Conv2d(channels, out, 3, padding=1)
 
 
 def build(method: str, channels: int, shape: Shape | None = None) -> Network:

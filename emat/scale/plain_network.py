@@ -13,8 +13,8 @@ from torch import Tensor
 
 from emat.model.attention import ATTENTION_HEADS
 from emat.model.encoding import Grid, SupportEncoding, position_order
-from emat.model.layer import AttentionLayer
-from emat.model.network import NO_FOREGROUND, Network, mask_branch, presence_branch
+from emat.model.layers import AttentionLayer, mask_branch, presence_branch
+from emat.model.network import NO_FOREGROUND, Network
 from emat.model.projections import Projections
 from emat.model.refinement import RefinementWeights, plain_refinement
 

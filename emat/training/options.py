@@ -11,7 +11,7 @@ from typing import Annotated, Any, get_type_hints
 from emat.errors import EmatError
 from emat.files import read_text, write_text
 from emat.methods.base import PAPER_LAMBDA
-from emat.model.forms import Shape
+from emat.model.network import Shape
 from emat.tasks.training_tasks import POSITIVE
 
 SCHEDULES = ("constant", "cosine", "one-cycle")

@@ -1,4 +1,8 @@
-"""One attention layer: parameters under their public names, read as the matrices that the hot path multiplies by."""
+"""The layers of the network: the attention layer, and the two branches that end in presence and masks.
+
+The modules give the parameters the names and shapes of published checkpoints. What an attention layer computes with
+them is in `attention` and `refinement`, which take the parameters as matrices.
+"""
 
 import torch
 from torch import Tensor, nn
@@ -13,8 +17,8 @@ from emat.model.refinement import RefinementWeights, refine_consuming
 class AttentionLayer(nn.Module):
     """Masked attention over the support axis, then aggregation, residual and feed-forward.
 
-    The tree of modules only gives the parameters the names and shapes of published checkpoints; the arithmetic is in
-    `attention` and `refinement`.
+    Its two forms differ in how queries and residual are projected: `_LearnedAttention` (EMAT) and `_PooledAttention`
+    (CST).
     """
 
     def __init__(self, channels: int, width: int, window: Window, *, class_token: bool) -> None:
@@ -162,3 +166,36 @@ def _stacked_bias(query_bias: Tensor | None, rows: int) -> Tensor:
     """The queries' bias, then zeros: the residual has none."""
     assert query_bias is not None
     return torch.cat([query_bias, query_bias.new_zeros(rows - len(query_bias))])
+
+
+def presence_branch_stages(width: int) -> tuple[nn.Sequential, nn.Sequential]:
+    """The two stages of a presence branch, for `presence_branch`; a network names them as its published weights do."""
+    half = width // 2
+    first = nn.Sequential(nn.Conv2d(width, width, 1), nn.ReLU(), nn.Conv2d(width, half, 1), nn.ReLU())
+    second = nn.Sequential(nn.Conv2d(half, half, 1), nn.ReLU(), nn.Conv2d(half, 2, 1))
+    return first, second
+
+
+def presence_branch(stages: tuple[nn.Module, nn.Module], x: Tensor) -> Tensor:
+    """Is the class in the query? (B, E, h, w) -> logits (B, 2): absent, present."""
+    first, second = stages
+    return second(nn.functional.avg_pool2d(first(x), 3, stride=2, padding=1)).mean(dim=(2, 3))
+
+
+def mask_branch_stages(width: int) -> tuple[nn.Sequential, nn.Sequential]:
+    """The two stages of a mask branch, for `mask_branch`; a network names them as its published weights do."""
+    half = width // 2
+    first = nn.Sequential(conv3x3(width, width), nn.ReLU(), conv3x3(width, half), nn.ReLU())
+    second = nn.Sequential(conv3x3(half, half), nn.ReLU(), conv3x3(half, 2))
+    return first, second
+
+
+def mask_branch(stages: tuple[nn.Module, nn.Module], x: Tensor) -> Tensor:
+    """Where is the class in the query? (B, E, h, w) -> logits (B, 2, 2h, 2w): background, foreground."""
+    first, second = stages
+    return second(nn.functional.interpolate(first(x), scale_factor=2, mode="bilinear", align_corners=True))
+
+
+def conv3x3(channels: int, out: int) -> nn.Conv2d:
+    """A 3 x 3 convolution that keeps the size."""
+    return nn.Conv2d(channels, out, 3, padding=1)
