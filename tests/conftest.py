@@ -1,15 +1,18 @@
-"""Fixtures for several test packages: the published fold lists, and the folder of data that is not in the project."""
+"""Fixtures for several test packages: fold lists, a file server, and the folder of data that is not in the project."""
 
 import json
 import lzma
 import os
 import pickle
+from collections.abc import Iterator
 from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
 import hypothesis
 import pytest
+
+from tests.file_server import Server
 
 # A test says whether something is right, not how fast this machine is just now.
 hypothesis.settings.register_profile("untimed", deadline=None)
@@ -49,6 +52,14 @@ def fold_lists(tmp_path_factory: pytest.TempPathFactory) -> Path:
             kept = [entry for entry, size in zip(entries, sizes, strict=True) if size in indices]
             _write_list(root / "custom" / split, packed, kept)
     return folder
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    running = Server(bytes(range(256)) * 4096)  # 1 MiB
+    yield running
+    running.http.shutdown()
+    running.http.server_close()
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

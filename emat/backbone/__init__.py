@@ -1,8 +1,7 @@
 """Backbones: frozen networks that turn pixels into tokens.
 
 `registry` lists them and builds one by its name. `base` is their interface and `tokens` their output. The networks are
-`vit` (DINO and DINOv2), `efficientnet` and `resnet`. `weights` finds their weights on this machine or gets them, by
-`download` if they are not here.
+`vit` (DINO and DINOv2), `efficientnet` and `resnet`. `weights` finds their weights on this machine or downloads them.
 """
 
 from emat.backbone.base import Backbone

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from emat.backbone.base import used_tensors
-from emat.backbone.download import download
+from emat.download import download
 from emat.errors import EmatError
 from emat.files import emat_home, file_sha256, locked
 from emat.tensor_files import digest, misfits, read_metadata, read_tensors, shapes_of, write_tensors

@@ -37,7 +37,7 @@ WRITERS = {
     "labelme": "emat.formats.labelme:LabelMeWriter",
     "yolo": "emat.formats.yolo:YoloWriter",
     "overlay": "emat.pictures.overlay:OverlayWriter",
-    "sheet": "emat.pictures.contact_sheet:SheetWriter",
+    "sheet": "emat.pictures.overlay:SheetWriter",
 }
 WITH_OBJECTS = ("coco", "labelme", "yolo")  # formats that can keep touching objects apart
 

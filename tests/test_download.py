@@ -4,8 +4,15 @@ from typing import Any
 
 import pytest
 
-from emat.backbone.download import download
+from emat.download import download
 from emat.errors import EmatError
+
+
+@pytest.fixture(autouse=True)
+def network(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    for name in ("EMAT_OFFLINE", "HF_HUB_OFFLINE", "HF_ENDPOINT"):
+        monkeypatch.delenv(name, raising=False)
 
 
 def test_a_file_arrives_whole_under_its_own_name_only(server: Any, tmp_path: Path) -> None:

