@@ -4,7 +4,7 @@
 
 At the paper's size: t_q 2500, t_s 401, 72 channels of width 64. Times are the best of several interleaved runs; memory
 is the peak resident size of a child process beyond its inputs. The plain formula is the
-tests' oracle, `emat/reports/paper/plain_network.py`.
+tests' oracle, `emat/model/plain.py`.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from emat.model import build
-from emat.reports.paper.plain_network import FORMS, plain_forward
+from emat.model.plain import FORMS, plain_forward
 
 CHANNELS, GRID, WIDTH, MASK = 72, 50, 64, 700
 COVERS, BATCHES, PAIRS = (0.1, 0.4), (1, 3), (1, 5, 25)

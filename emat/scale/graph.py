@@ -47,7 +47,7 @@ from emat.methods.prototype import (
 )
 from emat.methods.with_learner import ALMOST, CERTAIN, unwrapped
 from emat.model import SupportEncoding
-from emat.scale.plain_network import compare_dense, compare_fixed, dense_support
+from emat.model.plain import PlainForm, plain_compare, plain_forward
 
 LEAST_CERTAIN = 1e-6  # as in `emat.methods.mixture.logit`
 PRECISION = 22  # bits behind the point of Pillow's coefficients
@@ -199,11 +199,11 @@ class HeadGraph(nn.Module):
         self.network = inner.network
         side = inner.preparation.image_size
         self.grid = inner.backbone.grid(side, side)
+        self.form = PlainForm.of(self.network.form, dense=True)
 
     def forward(self, query: Tensor, support: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
         """Compare tokens (B, C, 1 + T, d) of queries and supports; masks (B, H, W) are the class above 0."""
-        encoded = dense_support(self.network, support, mask, self.grid)
-        presence, masks = compare_dense(self.network, F.normalize(query[:, :, 1:], dim=-1), encoded, self.grid)
+        presence, masks = plain_forward(self.form, dict(self.network.named_parameters()), query, support, mask)
         return (masks,) if presence is None else (masks, presence)
 
 
@@ -237,7 +237,7 @@ def patch_shot(patches: Tensor, support: Prototypes, rule: PrototypePresence) ->
 
 
 def _trained_shot(method: CorrelationMethod, query: Tensor, support: SupportEncoding, grid: tuple[int, int]) -> Shot:
-    presence, masks = compare_fixed(method.network, query, support, grid)
+    presence, masks = plain_compare(method.network, query, support, grid)
     return None if presence is None else presence.softmax(dim=1)[:, 1], masks[:, 1] - masks[:, 0]
 
 

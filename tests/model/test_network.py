@@ -18,8 +18,8 @@ from emat.errors import EmatError
 from emat.model import FORMS, Network, Output, Shape, build, load_public
 from emat.model import attention as attention_module
 from emat.model.network import NO_FOREGROUND
-from emat.reports.paper.plain_network import FORMS as PLAIN_FORMS
-from emat.reports.paper.plain_network import PlainForm, plain_forward
+from emat.model.plain import FORMS as PLAIN_FORMS
+from emat.model.plain import PlainForm, plain_forward
 from tests.model.tiny import CHANNELS, Batch, tiny_batch
 
 SMALL = Path(__file__).parents[1] / "parity" / "small.json"

@@ -19,7 +19,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from emat.files import write_text
 from emat.model import build
-from emat.reports.paper.plain_network import FORMS, PlainForm, plain_forward
+from emat.model.plain import FORMS, PlainForm, plain_forward
 
 CHANNELS, WIDTH, GRID, MASK = 72, 64, 50, 700  # DINOv2 ViT-S at 700 pixels
 QUERY_SIDES = (5, 9)  # 25 and 81 query tokens instead of 2500

@@ -17,7 +17,7 @@ from emat.reports.paper.attention_cost import (
     square_mask,
     step_cost,
 )
-from emat.reports.paper.plain_network import FORMS, PlainForm, plain_forward
+from emat.model.plain import FORMS, PlainForm, plain_forward
 
 
 @pytest.fixture(autouse=True)

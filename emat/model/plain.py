@@ -1,20 +1,31 @@
-"""The network written down plainly, as the paper describes it: what memory is compared on, and the tests' oracle.
+"""The network in plain steps: the tests' oracle, what memory is compared on, and what an exported graph can hold.
 
-Full correlation, convolutions and pooling as such, attention one image after another: over the tokens that the mask
-keeps (as in EMAT), or over all of them with masked logits filled (as in CST). Weights come by
-their public names, so a network's state dict and a published checkpoint both fit.
+`emat.model.network` computes the same faster, but chooses its way by the values that it meets. Here are two forms:
+
+- `plain_forward` is written down as the paper describes it, from tokens and masks: full correlation, convolutions and
+  pooling as such, attention over the tokens that the mask keeps (as in EMAT), or over all of them with masked logits
+  filled (as in CST). Weights come by their public names, so a network's state dict and a published checkpoint both fit.
+- `plain_compare` starts from the encoding of a support, as a fitted segmenter holds it, for any number of queries.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from emat.model.encoding import Grid, SupportEncoding
+from emat.model.layers import AttentionLayer, mask_branch, presence_branch
+from emat.model.network import NO_FOREGROUND, Form, Network
+from emat.model.projections import Projections
+from emat.model.refinement import RefinementWeights, plain_refinement
+
 ATTENTION_HEADS = 8
 NORM_GROUPS = 4
 MASKED_LOGIT = -1e9
+LARGEST_LOGITS = 32 << 20  # bytes of attention logits that exist at once for one query in `plain_compare`
 
 
 @dataclass(frozen=True)
@@ -26,6 +37,12 @@ class PlainForm:
     class_token: bool = True
     learned: bool = True  # strided convolutions instead of 1x1 projections
     dense: bool = False  # masked tokens stay in the computation instead of being left out
+
+    @classmethod
+    def of(cls, form: Form, dense: bool = False) -> "PlainForm":
+        """The plain form of a network's form."""
+        first, second = form.windows
+        return cls(form.support_grid, (first.pool, second.pool), form.class_token, first.stride > 1, dense)
 
 
 FORMS = {
@@ -49,8 +66,11 @@ def plain_forward(
         x = F.relu(_norm(tensors, norm, _conv(tensors, conv, x)))
     side = round((query.shape[2] - 1) ** 0.5)
     tokens = x.unflatten(2, (side, side)).unbind(-1)  # (B, E, h, w) each
-    presence = _presence_head(tensors, tokens[0]) if form.class_token else None
-    return presence, _mask_head(tensors, tokens[-1])
+    mask_logits = _mask_head(tensors, tokens[-1])
+    if form.class_token:
+        return _presence_head(tensors, tokens[0]), mask_logits
+    seen = _kept_tokens(form, masks, form.support_grid**2).any(dim=1)[:, None, None, None]
+    return None, torch.where(seen, mask_logits, mask_logits.new_tensor(NO_FOREGROUND)[None, :, None, None])
 
 
 def _correlation(form: PlainForm, query: Tensor, support: Tensor) -> Tensor:
@@ -108,8 +128,10 @@ def _layer(form: PlainForm, tensors: Mapping[str, Tensor], name: str, x: Tensor,
         residual = _pool(form, _conv(tensors, f"{name}attn.short_cut.0", x), window)
         residual = _norm(tensors, f"{name}attn.short_cut.2", residual)
     kept = _kept_tokens(form, masks, x.shape[3])
-    attend = _attend_all if form.dense else _attend_kept
-    attended = torch.cat([attend(q[i : i + 1], k[i : i + 1], v[i : i + 1], kept[i]) for i in range(len(x))])
+    if form.dense:
+        attended = _attend_all(q, k, v, kept)
+    else:
+        attended = torch.cat([_attend_kept(q[i : i + 1], k[i : i + 1], v[i : i + 1], kept[i]) for i in range(len(x))])
     attended = F.relu(_norm(tensors, f"{name}attn.agg.0", attended))
     attended = F.relu(_norm(tensors, f"{name}attn.agg.3", _conv(tensors, f"{name}attn.agg.2", attended)))
     x = _norm(tensors, f"{name}attn.out_norm", attended + F.relu(residual))
@@ -136,10 +158,11 @@ def _attend_kept(q: Tensor, k: Tensor, v: Tensor, kept: Tensor) -> Tensor:
 
 
 def _attend_all(q: Tensor, k: Tensor, v: Tensor, kept: Tensor) -> Tensor:
-    """The same over all support tokens, with the logits of those that are not kept filled."""
+    """The same for a batch over all support tokens, with the logits of those that are not kept (B, t_s) filled."""
     q, k, v = _by_heads(q, k, v)
-    logits = torch.einsum("bheqi,bheqp->bhqip", q, k).masked_fill(~kept, MASKED_LOGIT)
-    return torch.einsum("bhqip,bheqp->bheqi", logits.softmax(dim=-1), v).flatten(1, 2)
+    logits = torch.einsum("bheqi,bheqp->bhqip", q, k).masked_fill(~kept[:, None, None, None], MASKED_LOGIT)
+    attended = torch.einsum("bhqip,bheqp->bheqi", logits.softmax(dim=-1), v).flatten(1, 2)
+    return attended * kept.any(dim=1)[:, None, None, None]
 
 
 def _by_heads(*parts: Tensor) -> Iterator[Tensor]:
@@ -163,3 +186,95 @@ def _mask_head(tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
     x = F.interpolate(x, scale_factor=2, mode="bilinear", align_corners=True)
     x = F.relu(conv3x3("decoder2_seg.0", x))
     return conv3x3("decoder2_seg.2", x)
+
+
+def plain_compare(
+    network: Network, query: Tensor, support: SupportEncoding, grid: Grid
+) -> tuple[Tensor | None, Tensor]:
+    """Compare B queries with one support.
+
+    Args:
+        network: The network.
+        query: Unit tokens (B, C, t_q, d).
+        support: The support.
+        grid: Rows and columns of the query's tokens.
+
+    Returns:
+        Presence logits (B, 2), None without a class token, and mask logits (B, 2, 2h, 2w).
+    """
+    if support.sees_nothing:
+        logits = query.new_tensor(NO_FOREGROUND)[None, :, None, None]
+        return None, logits.expand(query.shape[0], 2, 2 * grid[0], 2 * grid[1])
+    first, second = (cast(AttentionLayer, layer) for layer in network.corrtransformer)
+    parts = []
+    for part in query.split(_chunk(support), dim=2):  # by a number of tokens: the batch stays free
+        by_cell = part[:, None] @ support.cells.transpose(2, 3)[None]  # (B, P, C, n, cells)
+        by_token = part @ support.kept.transpose(1, 2)[None]  # (B, C, n, k)
+        parts.append(_attend_cells(first, by_cell, by_token))
+    x = _refined(first, *(torch.cat(each, dim=2) for each in zip(*parts, strict=True)))
+    attended = _attend_cells(second, _by_cell(second, x), x[:, :, :, support.kept_later])
+    return _branches(network, _refined(second, *attended), grid)
+
+
+def _attend_cells(layer: AttentionLayer, by_cell: Tensor, by_token: Tensor) -> tuple[Tensor, Tensor]:
+    """Attention of one layer.
+
+    Args:
+        layer: The layer.
+        by_cell: What queries and residual come from, (B, P, C, n, cells).
+        by_token: What keys and values come from, (B, C, n, t), the class token first.
+
+    Returns:
+        Attended values (B, H, n, t_d) and residual (B, E, n, t_d).
+    """
+    projections = layer.projections()
+    projected = _project(projections, by_cell, by_token)  # (B, H + E, n, t_d)
+    hidden = projections.hidden
+    queries, residual = projected[:, :hidden], projected[:, hidden:]
+    if by_token.shape[3] == 0:
+        return torch.zeros_like(queries), residual
+    kv = F.conv2d(by_token, projections.w_kv[:, :, None, None], projections.b_kv)
+    q, k, v = (_by_query(x) for x in (queries, kv[:, :hidden], kv[:, hidden:]))  # (B, n, heads, e, t)
+    attended = v @ (k.transpose(3, 4) @ q).softmax(dim=3)  # (B, n, heads, e, t_d)
+    return attended.permute(0, 2, 3, 1, 4).flatten(1, 2), residual
+
+
+def _project(projections: Projections, by_cell: Tensor, by_token: Tensor) -> Tensor:
+    image = F.conv2d(by_cell.flatten(1, 2), projections.w_cells[:, :, None, None], projections.b_cells)
+    if projections.w_class is None:
+        return image
+    token = F.conv2d(by_token[:, :, :, :1], projections.w_class[:, :, None, None], projections.b_class)
+    return torch.cat([token, image], dim=3)
+
+
+def _by_query(x: Tensor) -> Tensor:
+    """(B, H, n, t) -> (B, n, heads, H / heads, t)."""
+    return x.unflatten(1, (ATTENTION_HEADS, -1)).permute(0, 3, 1, 2, 4)
+
+
+def _by_cell(layer: AttentionLayer, x: Tensor) -> Tensor:
+    """The second layer's inputs by position, (B, C, n, t_d) -> (B, P, C, n, 1)."""
+    first = layer.projections().first
+    image = x[:, :, :, first:].unflatten(3, (layer.window.positions, -1))
+    return image.mean(dim=4, keepdim=True).permute(0, 3, 1, 2, 4)
+
+
+def _refined(layer: AttentionLayer, attended: Tensor, residual: Tensor) -> Tensor:
+    attn = layer.attn
+    weights = RefinementWeights.from_modules(attn.agg, attn.short_cut[-1], attn.out_norm, layer.ff)
+    shape = residual.shape[2:]
+    return plain_refinement(attended.flatten(2), residual.flatten(2), weights).unflatten(2, tuple(shape))
+
+
+def _branches(network: Network, x: Tensor, grid: Grid) -> tuple[Tensor | None, Tensor]:
+    x = network.linear(x).unflatten(2, grid)  # (B, E, h, w, 2)
+    masks = mask_branch((network.decoder1_seg, network.decoder2_seg), x[..., -1])
+    if not network.form.class_token:
+        return None, masks
+    return presence_branch((network.decoder1_cls, network.decoder2_cls), x[..., 0]), masks
+
+
+def _chunk(support: SupportEncoding) -> int:
+    """How many query tokens go through attention together."""
+    logits = 4 * ATTENTION_HEADS * max(1, support.kept.shape[1]) * (1 + support.cells.shape[2])
+    return max(1, LARGEST_LOGITS // logits)
