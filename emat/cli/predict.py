@@ -7,7 +7,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 import typer
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
 
 from emat.cli.options import (
     AsJson,
@@ -22,14 +27,13 @@ from emat.cli.options import (
     reading_of,
     refinement,
 )
-from emat.cli.score_table import ScoreTable
 from emat.errors import EmatError
 from emat.files import WriteError, file_sha256, inner_name
 from emat.formats.results import ObjectTable, PixelSize, ResultTable, ResultWriter
 from emat.formats.writing import WITH_OBJECTS, WRITERS, WriteOptions, open_writer, read_formats
 from emat.images.slides import Slide
 from emat.inference.photos import PhotoFile, find_photos, read_ahead
-from emat.inference.prediction import Thresholds
+from emat.inference.prediction import ScoreTable, Thresholds
 from emat.inference.segmenter import Segmenter
 from emat.inference.tiles import FINEST_TILES, SlidePrediction, Tiles, is_slide, predict_slide
 from emat.progress import follow
@@ -38,6 +42,7 @@ from emat.scale.ray_predict import BulkOptions, RayOptions, predict_in_bulk
 NO_ARGS_IS_HELP = True
 SCORES_ALONE = "csv"  # the format that writes scores.csv and nothing else
 ENGINES = ("local", "ray")
+PRINTED_PHOTOS = 12  # of more photos only the sums are printed; the file has them all
 SOME_SKIPPED = 3  # exit code if some photos could not be read
 
 
@@ -150,8 +155,8 @@ def command(
             typer.echo(f"continuing: {sum(photo.name in done for photo in files)} of {len(files)} photos are done")
         todo = [photo for photo in files if photo.name not in done]
         skipped = list(_predict(fitted, todo, writer, scores, objects, instances))
-        scores.rows = list(writer.rows(scores.key))
-    _tell(files, skipped, scores, folder, format or "png", as_json)
+        rows = list(writer.rows(scores.key))
+    _tell(files, skipped, scores, rows, folder, format or "png", as_json)
     if skipped:
         raise typer.Exit(SOME_SKIPPED)
 
@@ -232,7 +237,11 @@ def _predict(
             if read.pixels is None:
                 raise read.problem or EmatError(f"{photo.path} was not read")
             prediction = fitted.predict(read.pixels)
-            rows = {scores.key: [scores.row(name, prediction)]}
+            rows = {
+                scores.key: [
+                    scores.row(name, prediction.scores, [prediction.mask(each) for each in prediction.classes])
+                ]
+            }
             if objects is not None:
                 found = {each: prediction.instances(each).rows for each in prediction.classes}
                 rows[objects.key] = objects.rows(name, found)
@@ -250,11 +259,22 @@ def _predict_slide(fitted: Segmenter, path: Path, name: str, writer: ResultWrite
     with Slide(path, fitted.reading) as slide:
         answer = SlidePrediction(fitted.classes_, slide.size)
         bands = predict_slide(fitted, slide, fitted.tiles, answer)
-        writer.write_bands(name, slide.size, bands, lambda: {scores.key: [scores.slide_row(name, answer)]})
+
+        def row() -> dict[str, list[list[str]]]:
+            shares = [answer.share(each) for each in answer.classes]
+            return {scores.key: [scores.slide_row(name, answer.scores, shares)]}
+
+        writer.write_bands(name, slide.size, bands, row)
 
 
 def _tell(
-    files: Sequence[PhotoFile], skipped: Sequence[Skipped], scores: ScoreTable, out: Path, format: str, as_json: bool
+    files: Sequence[PhotoFile],
+    skipped: Sequence[Skipped],
+    scores: ScoreTable,
+    rows: Sequence[Sequence[str]],
+    out: Path,
+    format: str,
+    as_json: bool,
 ) -> None:
     if as_json:
         answer = {
@@ -264,11 +284,33 @@ def _tell(
             "out": str(out),
             "format": format,
             "scores": str(out / "scores.csv"),
-            "present": scores.present(),
+            "present": scores.present(rows),
         }
         typer.echo(json.dumps(answer))
         return
-    scores.print()
+    _print_verdicts(scores, rows)
     typer.echo(f"{len(files) - len(skipped)} of {len(files)} photos predicted, {format} in {out}")
     if skipped:
         typer.echo(f"{len(skipped)} skipped; repair or remove them", err=True)
+
+
+def _print_verdicts(scores: ScoreTable, rows: Sequence[Sequence[str]]) -> None:
+    """Print the verdict on each photo, or in how many photos each class is present if there are many."""
+    table = Table(box=box.SIMPLE_HEAD)
+    if len(rows) > PRINTED_PHOTOS:
+        table.add_column("class")
+        table.add_column("photos with it", justify="right")
+        for name, count in scores.present(rows).items():
+            table.add_row(escape(name), f"{count} of {len(rows)}")
+    else:
+        for column in ("photo", "class"):
+            table.add_column(column)
+        for column in ("score", "present", "area", "regions"):
+            table.add_column(column, justify="right")
+        for photo, *values in rows:
+            parts = np.array(values).reshape(4, len(scores.classes)).T  # (classes, 4)
+            for name, (score, present, share, regions) in zip(scores.classes, parts, strict=True):
+                verdict = "yes" if present == "1" else "no"
+                area = f"{float(share):.1%}"
+                table.add_row(escape(photo), escape(name), f"{float(score):.2f}", verdict, area, str(regions))
+    Console().print(table)

@@ -1,8 +1,8 @@
-"""The prediction for one photo: which classes are present, and where."""
+"""The prediction for one photo: which classes are present, and where. `ScoreTable` has the predictions of many."""
 
 import io
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
+from scipy import ndimage
 
 from emat.errors import EmatError
 from emat.files import write_text
@@ -22,7 +23,9 @@ from emat.pictures.overlay import draw_overlay, save_jpeg
 from emat.refine.objects import Instances, absorb_fringes, find_remnants, measure, separate
 from emat.refine.refiner import Refinement, refine_maps, shared_mobilesam
 
-__all__ = ["Prediction", "Thresholds"]
+__all__ = ["Prediction", "ScoreTable", "Thresholds"]
+
+TOUCHING = np.ones((3, 3), bool)  # pixels that touch at a corner belong to one region
 
 
 @dataclass(frozen=True, eq=False)
@@ -240,3 +243,37 @@ def _same_winners(maps: Mapping[str, NDArray[np.float32]], before: Prediction) -
         limit = np.where((winners > 0) & (winners != label), highest, 1 if (winners == label).any() else threshold)
         same[name] = np.minimum(map_, np.nextafter(limit, 0, dtype=np.float32))
     return same
+
+
+class ScoreTable:
+    """The columns and rows of scores.csv, with the verdict on whole photos: which class is in which photo.
+
+    The columns are the photo and the score of each class, then for each class whether it is present (1 or 0), its share
+    of the pixels and the number of its regions.
+
+    Args:
+        classes: The names of the classes.
+    """
+
+    key = "scores"
+
+    def __init__(self, classes: Sequence[str]) -> None:
+        self.classes = tuple(classes)
+        parts = [f"{name}: {part}" for part in ("present", "share of pixels", "regions") for name in classes]
+        self.header = ["photo", *classes, *parts]
+
+    def row(self, photo: str, scores: Mapping[str, float], masks: Sequence[NDArray[np.bool_]]) -> list[str]:
+        """Return the row of one photo from its masks (H, W), one for each class; a class may have no score."""
+        regions = [str(ndimage.label(mask, TOUCHING)[1]) for mask in masks]
+        return [*self.slide_row(photo, scores, [float(mask.mean()) for mask in masks])[: -len(masks)], *regions]
+
+    def slide_row(self, photo: str, scores: Mapping[str, float], shares: Sequence[float]) -> list[str]:
+        """Return the row of a slide, whose regions are not counted, from the share of pixels of each class."""
+        known = [f"{scores[name]:.4f}" if name in scores else "" for name in self.classes]
+        present = [str(int(share > 0)) for share in shares]
+        return [photo, *known, *present, *[f"{share:.4f}" for share in shares], *[""] * len(self.classes)]
+
+    def present(self, rows: Iterable[Sequence[str]]) -> dict[str, int]:
+        """Return in how many of the photos in `rows` each class is present."""
+        first, rows = 1 + len(self.classes), list(rows)
+        return {name: sum(row[first + index] == "1" for row in rows) for index, name in enumerate(self.classes)}

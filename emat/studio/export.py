@@ -3,15 +3,13 @@
 import csv
 import tempfile
 import zipfile
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from scipy import ndimage
-
-from emat.cli.score_table import TOUCHING, ScoreTable
 from emat.errors import EmatError
 from emat.formats.results import ObjectTable
 from emat.formats.writing import WITH_OBJECTS, open_writer
+from emat.inference.prediction import ScoreTable
 from emat.studio.masks import label_map, object_image, single_objects
 from emat.studio.photos import safe_name
 from emat.studio.session import Session, StudioQuery
@@ -115,16 +113,13 @@ def _write_masks(session: Session, format: str, out: Path, objects: bool) -> Non
 
 def _write_scores(session: Session, path: Path) -> None:
     numbers = _order(session)
-    rows = []
+    table = ScoreTable(list(numbers))
+    rows = [table.header]
     for query in _answered(session):
         labels = label_map(session, query, numbers, query.photo.working)
-        masks = [labels == number for number in numbers.values()]
         scores = {} if query.corrected is not None else query.scores or {}  # what was painted has no score
-        present = [int(mask.any()) for mask in masks]
-        shares = [f"{mask.mean():.4f}" for mask in masks]
-        regions = [ndimage.label(mask, TOUCHING)[1] for mask in masks]
-        rows.append([query.photo.name, *(_score(scores, name) for name in numbers), *present, *shares, *regions])
-    _write_table(path, [ScoreTable(list(numbers)).header, *rows])
+        rows.append(table.row(query.photo.name, scores, [labels == number for number in numbers.values()]))
+    _write_table(path, rows)
 
 
 def _write_objects(session: Session, path: Path) -> None:
@@ -143,10 +138,6 @@ def _write_objects(session: Session, path: Path) -> None:
 def _write_table(path: Path, rows: Sequence[Sequence[object]]) -> None:
     with path.open("w", encoding="utf-8", newline="") as file:
         csv.writer(file).writerows(rows)
-
-
-def _score(scores: Mapping[str, float], name: str) -> str:
-    return f"{scores[name]:.4f}" if name in scores else ""
 
 
 def _order(session: Session) -> dict[str, int]:
