@@ -1,7 +1,7 @@
-"""Members of a zip or tar archive, taken one at a time and never by the names that the archive gives them.
+"""Files from a zip or tar archive, unpacked safely, one at a time.
 
-A member is copied to a path that the caller chooses, so no name in an archive can lead anywhere. Names that try to are
-refused all the same: whoever made such an archive did not make it for us.
+A member is copied to a path that the caller chooses, so the names in an archive cannot make it write anywhere else. An
+archive with names that lead out of it is refused as a whole, since it was made to do harm.
 """
 
 import lzma
@@ -63,7 +63,7 @@ def take_member(path: Path, member: ArchiveMember, target: Path) -> None:
 
 
 class _Limited:
-    """A file of which no more is read than was announced: a bomb unpacks to more."""
+    """A file from which no more is read than the archive announced; a decompression bomb unpacks to more."""
 
     def __init__(self, file: IO[bytes], limit: int) -> None:
         self._file, self._left = file, limit
@@ -105,7 +105,7 @@ def _opened(path: Path, name: str) -> Iterator[IO[bytes]]:
 
 
 def _is_zip(path: Path) -> bool:
-    """By its first bytes: zipfile looks at the end, where a tar may hold a checkpoint, which is a zip itself."""
+    """Look at the first bytes. `zipfile` looks at the end, where a tar may hold a checkpoint, which is itself a zip."""
     with path.open("rb") as file:
         return file.read(2) == b"PK"
 
@@ -124,5 +124,10 @@ def _readable(path: Path) -> Iterator[None]:
     except BROKEN as error:
         with path.open("rb") as file:
             start = file.read(512).lstrip().lower()
-        what = "a web page" if start.startswith((b"<!doctype", b"<html")) else "damaged, cut short, or no zip or tar"
-        raise EmatError(f"{path} is {what} ({str(error).strip() or type(error).__name__})") from None
+        what = (
+            "a web page"
+            if start.startswith((b"<!doctype", b"<html"))
+            else "damaged, cut short, or neither a zip nor a tar"
+        )
+        reason = str(error).strip() or type(error).__name__
+        raise EmatError(f"{path} is {what} ({reason}); fetch it again") from None

@@ -18,7 +18,7 @@ from emat.errors import EmatError
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
 
-PATIENCE = timedelta(days=7)  # the first process of an evaluation may wait this long for the slowest
+PATIENCE = timedelta(days=7)  # how long the first process of an evaluation waits for the slowest
 BACKENDS = ("gloo", "NCCL")  # the message of a broken connection contains one of these names
 
 
@@ -92,7 +92,7 @@ class Processes:
         device: The device of this process; None for the device that the method is on.
         start: Starts the other processes.
         wait: Returns when all processes have called it.
-        from_first: Gives all processes the word that the first one passes.
+        from_first: Gives all processes the text that the first one passes.
     """
 
     rank: int = 0
@@ -101,7 +101,7 @@ class Processes:
     device: torch.device | None = None
     start: Callable[[], None] = lambda: None
     wait: Callable[[], None] = lambda: None
-    from_first: Callable[[str], str] = lambda word: word
+    from_first: Callable[[str], str] = lambda text: text
 
     def own(self, error: EmatError) -> EmatError:
         """Add the number of this process to an error, unless it is the first process."""

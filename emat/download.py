@@ -32,7 +32,7 @@ from emat.files import file_sha256, whole_file
 
 HUB = "https://huggingface.co"
 TIMEOUT = 10.0  # seconds without a byte
-ATTEMPTS = 4  # in a row that bring nothing new
+ATTEMPTS = 4  # requests in a row that may bring nothing new
 BLOCK = 1 << 20
 PIP_SECONDS = 600  # that pip may take
 
@@ -40,7 +40,7 @@ Progress = Callable[[int, int | None], None]  # bytes so far, bytes in all where
 
 
 def offline() -> bool:
-    """Whether the user turned the network off, by EMAT_OFFLINE or HF_HUB_OFFLINE."""
+    """Whether the user has forbidden the network with EMAT_OFFLINE or HF_HUB_OFFLINE."""
     return any(
         os.environ.get(name, "0").lower() not in ("", "0", "false", "no") for name in ("EMAT_OFFLINE", "HF_HUB_OFFLINE")
     )
@@ -72,7 +72,7 @@ def download(url: str, target: Path, sha256: str | None = None) -> None:
     _etag_file(part).unlink(missing_ok=True)
     if expected and not (got := file_sha256(part)).startswith(expected):
         part.unlink()
-        raise EmatError(f"{url} has SHA-256 {got[:12]}… instead of {expected[:12]}…; it was thrown away, try again")
+        raise EmatError(f"{url} has SHA-256 {got[:12]}… instead of {expected[:12]}…; it was deleted; try again")
     os.replace(part, target)
 
 
@@ -85,13 +85,13 @@ def _until_complete(url: str, part: Path, progress: Progress) -> str | None:
         except urllib.error.HTTPError as error:
             if error.code != 416 or not part.exists():
                 raise EmatError(f"{url} answered {error.code} {error.reason}") from error
-            part.unlink()  # 416: there is nothing behind our part, so it is not a part of their file
+            part.unlink()  # 416: the server's file is not longer than our part, so ours is of another file
             continue
         except (OSError, http.client.HTTPException) as error:
             reason: Exception = error
         reached = part.stat().st_size if part.exists() else 0
         failures = 0 if reached > size else failures + 1
-        # Before the first byte a failure is most likely a machine without network: no point in insisting.
+        # A failure before the first byte most likely means that there is no network, so trying again is of no use.
         if failures >= ATTEMPTS or reached == 0:
             raise EmatError(f"{url} is out of reach ({getattr(reason, 'reason', None) or reason})") from reason
         size = reached
@@ -153,7 +153,7 @@ def _etag_file(part: Path) -> Path:
 
 @contextmanager
 def _shown_progress(name: str) -> Iterator[Progress]:
-    """A bar on a terminal, a line every tenth elsewhere; on standard error."""
+    """Show progress on standard error: a bar on a terminal, and elsewhere a line after every tenth of the file."""
     if not sys.stderr.isatty():
         yield _Lines(name)
         return

@@ -1,8 +1,8 @@
-"""The one exception for what the user can fix; anything else that is raised is a bug."""
+"""The exception for mistakes that the user can fix. Any other exception that reaches the user is a bug."""
 
 
 class EmatError(Exception):
-    """Something the user can fix: the message names the thing, the value received and the way out.
+    """Something that the user can fix: the message says what was wrong, gives the value, and says what to do.
 
     The command line prints the message alone and exits with code 2.
 

@@ -1,4 +1,4 @@
-"""Functions for files: complete writing, locks, hashes, lists of folders, and names of photos.
+"""Functions for files: writing them whole, locks, hashes, lists of folders, and names of photos.
 
 A file is written under a hidden name first and renamed when it is complete, so that an interrupted run never leaves
 half a file. `whole_file` does this for the whole package.
@@ -79,12 +79,12 @@ def remove_unfinished(folder: Path) -> None:
 
 @cache
 def _machine() -> str:
-    """A short name of this machine: other machines may share a folder, and their processes are not seen here."""
+    """Return a short name of this machine. Others may share a folder, and their processes cannot be seen here."""
     return hashlib.sha256(platform.node().encode()).hexdigest()[:8]
 
 
 class WriteError(EmatError):
-    """Something could not be written, so that to go on with the next photo is of no use."""
+    """Something could not be written. A run of many photos stops then: the next one could not be written either."""
 
 
 @contextmanager
@@ -140,7 +140,7 @@ def refuse_pipe(path: Path) -> None:
     try:
         mode = path.stat().st_mode
     except (OSError, ValueError):
-        return  # whoever opens it says what is wrong
+        return  # opening it will say what is wrong
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
         raise EmatError(f"{path} is not a file but a pipe or a device; save it to a file first")
 
@@ -184,7 +184,7 @@ def check_output(path: Path) -> None:
 
 
 def _refused(path: Path, reason: str) -> EmatError:
-    return EmatError(f"{path} cannot be written: {reason}; choose another file with -o")
+    return EmatError(f"{path} cannot be written: {reason}; name another file with --out")
 
 
 @contextmanager

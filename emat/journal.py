@@ -21,14 +21,15 @@ class Journal:
     The first line is JSON that identifies the run, and each other line is a record. The journal is removed when the run
     is complete. The journal of another run is replaced, and an incomplete last line is ignored.
 
-    Only one process at a time has a journal: results that two processes write to one folder would be lost.
+    Only one process at a time can have a journal open, because two that write to one folder would overwrite each
+    other's results.
 
     Args:
         path: The file.
         run: What identifies the run.
 
     Raises:
-        EmatError: The file cannot be written, or another process has it.
+        EmatError: The file cannot be written, or another process has it open.
     """
 
     def __init__(self, path: Path, run: dict[str, Any]) -> None:
@@ -102,7 +103,8 @@ def _lock(journal: Path) -> FileLock:
 
 
 def _release(lock: FileLock) -> None:
-    # The file goes while the lock is held, so that nobody who takes it anew finds it taken away.
+    # The file is removed before the lock is released. Otherwise another process could take the lock in between, and
+    # its file would be removed.
     with suppress(OSError):
         if lock.is_locked:
             Path(lock.lock_file).unlink(missing_ok=True)

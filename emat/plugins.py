@@ -5,7 +5,7 @@ A package adds a method with these lines in its `pyproject.toml`; backbones use 
     [project.entry-points."emat.methods"]
     my-method = "my_package.method:MyMethod"
 
-Nothing of a package is imported before its name is asked for, so a broken package disturbs nobody else.
+A package is imported only when one of its names is asked for, so a broken package does no harm until it is used.
 """
 
 from importlib.metadata import EntryPoint, entry_points
@@ -44,7 +44,7 @@ def load_plugin(group: str, name: str) -> object:
 
 
 def plugin_problem(group: str, name: str, expected: str, got: object) -> EmatError:
-    """The error to raise when a package adds something that cannot be used; `expected` says what is needed."""
+    """Return the error for a package that adds something that cannot be used; `expected` says what is needed."""
     (entry,) = entry_points(group=group, name=name)
     kind = got.__name__ if isinstance(got, type) else f"a {type(got).__name__}"
     return EmatError(
@@ -54,5 +54,5 @@ def plugin_problem(group: str, name: str, expected: str, got: object) -> EmatErr
 
 
 def package_of(entry: EntryPoint) -> str:
-    """The name of the package that an entry point comes from."""
+    """Return the name of the package that an entry point comes from."""
     return entry.dist.name if entry.dist is not None else entry.module.partition(".")[0]

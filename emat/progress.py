@@ -50,7 +50,7 @@ def _said(kind: str) -> list[str]:
 
 
 def tell_first(kind: str, message: str) -> None:
-    """Log a warning of "emat" the first time that something of this kind happens, and only in the first process."""
+    """Log a warning the first time that something of this kind happens, and only in the first process."""
     if is_first_process() and not _said(kind):
         _said(kind).append(message)
         logging.getLogger("emat").warning(message)
@@ -58,6 +58,6 @@ def tell_first(kind: str, message: str) -> None:
 
 @cache
 def tell_once(message: str) -> None:
-    """Log a warning of "emat", only once for the same message and only in the first process."""
+    """Log a warning, only once for the same message and only in the first process."""
     if is_first_process():
         logging.getLogger("emat").warning(message)

@@ -115,7 +115,7 @@ def _sort_metadata(path: Path) -> None:
         header = json.loads(file.read(length))
         header["__metadata__"] = dict(sorted(header.get("__metadata__", {}).items()))
         ordered = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
-        if len(ordered) <= length:  # as it always is, since the text is the same in another order
+        if len(ordered) <= length:  # always true, since the text is the same in another order
             file.seek(8)
             file.write(ordered.ljust(length))
 

@@ -1,4 +1,4 @@
-"""The interface of all backbones, which are frozen networks from pixels to tokens, and the stack of several as one."""
+"""The interface of all backbones, which are frozen networks from pixels to tokens, and stacks of several backbones."""
 
 from __future__ import annotations
 
@@ -41,19 +41,19 @@ class Backbone(nn.Module, ABC):
         """Compute the tokens of pixels that were checked."""
 
     def dense_maps(self, pixels: Tensor) -> list[Tensor]:
-        """Maps of several depths for classifiers of single pixels, each (B, features, h, w) at its own resolution.
+        """Compute maps of several depths for classifiers of single pixels, each (B, features, h, w) at its resolution.
 
-        Here the patch tokens of all channels; a backbone that has finer or fewer maps gives those instead.
+        By default these are the patch tokens of all channels. A backbone that has finer or fewer maps overrides this.
         """
         rows, columns = self.grid(pixels.shape[2], pixels.shape[3])
         tokens = self(pixels)[:, :, 1:]  # (B, C, T, d)
         return [tokens.transpose(2, 3).reshape(tokens.shape[0], -1, rows, columns)]
 
     def encode_maps(self, pixels: Tensor) -> tuple[Tensor, ...]:
-        """Compute, for checked pixels, what is worth keeping of a photo: here its tokens.
+        """Compute what a cache keeps of a photo, from pixels that were checked: by default its tokens.
 
-        A network whose tokens are larger than what they are made from overrides this together with `tokens_from` and
-        `mirror`. Every tensor starts with the batch's axis.
+        A network whose tokens are larger than the maps that they are made from overrides this together with
+        `tokens_from` and `mirror`. The first axis of every tensor is the batch.
         """
         return (self.encode(pixels),)
 
@@ -64,8 +64,8 @@ class Backbone(nn.Module, ABC):
     def mirror(self, maps: Sequence[Tensor], size: tuple[int, int]) -> tuple[Tensor, ...]:
         """Mirror what `maps` returned from left to right.
 
-        This is nearly, and for a network with asymmetric padding not exactly, what `maps` returns for the mirrored
-        photo, and it costs nothing.
+        The result is nearly what `maps` returns for the mirrored photo. It differs a little if the network's padding is
+        asymmetric, but takes hardly any time.
         """
         tokens = maps[0]
         patches = tokens[:, :, 1:].unflatten(2, self.grid(*size)).flip(3).flatten(2, 3)  # (B, C, T, d)
@@ -73,7 +73,7 @@ class Backbone(nn.Module, ABC):
 
     @torch.no_grad()
     def maps(self, pixels: Tensor) -> tuple[Tensor, ...]:
-        """Compute what is worth keeping of photos, from which `tokens_from` makes their tokens.
+        """Compute what a cache keeps of photos; `tokens_from` makes their tokens of it.
 
         Args:
             pixels: Normalised pixels (B, 3, H, W).
@@ -106,7 +106,7 @@ class Backbone(nn.Module, ABC):
         if not pixels.is_floating_point():
             raise EmatError(f"a backbone takes normalised float pixels, not {pixels.dtype}; scale and normalise first")
         self.grid(pixels.shape[2], pixels.shape[3])
-        # A traced graph cannot branch on values; whoever exports a backbone checks its pixels outside.
+        # A traced graph cannot branch on values, so an exported backbone does not check them.
         if not torch.compiler.is_compiling() and not bool(torch.isfinite(pixels).all()):
             raise EmatError(
                 "the pixels given to the backbone hold NaN or infinite values; check the image they came from"
@@ -134,7 +134,7 @@ class Backbone(nn.Module, ABC):
 
 
 def used_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Leave out what no feature depends on: mask tokens, poolers, classifiers and batch counters of public files."""
+    """Return the tensors that features depend on, without the mask token, pooler, classifier and batch counters."""
     return {name: value for name, value in tensors.items() if not _is_unused(name)}
 
 
@@ -143,7 +143,7 @@ def _is_unused(name: str) -> bool:
 
 
 def lead_of(specs: Sequence[BackboneSpec]) -> BackboneSpec:
-    """Return the part whose image size and normalisation the stack uses: the one with the largest image size."""
+    """Return the part with the largest image size, whose size and normalisation a stack uses."""
     return max(specs, key=lambda spec: spec.image_size)
 
 
@@ -156,7 +156,7 @@ class Stack(Backbone):
     def __init__(self, parts: Sequence[Backbone]) -> None:
         super().__init__()
         self.parts = parts
-        self.networks = nn.ModuleList(parts)  # what moves them between devices
+        self.networks = nn.ModuleList(parts)  # so that they move between devices with the stack
         self.specs = [part.spec for part in parts if part.spec is not None]
         self.lead = lead_of(self.specs)
         self.channels = sum(part.channels for part in parts)

@@ -41,7 +41,7 @@ STAGES = (
     EfficientNetStage(208, repeats=5, kernel=5, stride=2, groups=4),
     EfficientNetStage(352, repeats=1, kernel=3, stride=1, groups=6),
 )
-DENSE_BLOCKS = (0, 3, 6, 10, 14, 18, 20)  # one of each stage, whose maps tell single pixels apart
+DENSE_BLOCKS = (0, 3, 6, 10, 14, 18, 20)  # one of each stage: they give maps for classifiers of single pixels
 TOKEN_STRIDE = 16  # of the finest stage that gives tokens; coarser maps are resized to its grid
 
 
@@ -99,7 +99,8 @@ class EfficientNetLite2(Backbone):
     def encode_maps(self, pixels: Tensor) -> tuple[Tensor, ...]:
         """Compute what tokens are made from: maps (B, 832, h, w) of stride 16 and (B, 1392, h / 2, w / 2) of stride 32.
 
-        Tokens repeat the coarser maps on the finer grid and pad narrow channels with zeros: they take twice the memory.
+        The tokens would take twice the memory, since they repeat the coarser maps on the finer grid and pad narrow
+        channels with zeros.
         """
         outputs = self._outputs(pixels)
         return tuple(torch.cat([outputs[index] for index in blocks], dim=1) for blocks in self._token_blocks())

@@ -1,15 +1,15 @@
-"""Tokens, which backbones give and methods take, and the functions that make them.
+"""Tokens, which are the output of backbones and the input of methods, and the functions that make them.
 
-Tokens are a plain tensor laid out (B, C, 1 + T, d): for each of C correlation channels a class token first,
-then the T = h * w patch tokens of an h x w grid in row-major order, each a vector of width d to be compared
-by cosine.
+Tokens are a tensor (B, C, 1 + T, d). Each of the C correlation channels has a class token first, then the T = h * w
+patch tokens of an h x w grid in row-major order. A token is a vector of width d; two tokens are compared by their
+cosine.
 
-- A ViT gives one channel per (head, block), head-major: ``channel = head * depth + block``.
-- A CNN gives one channel per (block, group of features), block-major; the mean of the map is the class token.
-- Two backbones stack by concatenating channels.
+- A ViT gives one channel for each attention head and block: ``channel = head * depth + block``.
+- A CNN gives one channel for each group of features of each block; the mean of the map is the class token.
+- Two backbones are stacked by putting their channels one after the other.
 
-Widths and grids that differ are made equal: narrower channels are padded with zeros, which changes no
-cosine, and other grids are resized bilinearly.
+Widths and grids that differ are made equal: narrower channels are padded with zeros, which does not change a cosine,
+and other grids are resized bilinearly.
 """
 
 from collections.abc import Sequence
@@ -26,13 +26,13 @@ Grid: TypeAlias = tuple[int, int]  # (h, w), T = h * w
 
 
 def strided_grid(height: int, width: int, stride: int) -> Grid:
-    """Return rows and columns of a CNN's map of this stride, which takes pixels of any size but none.
+    """Return rows and columns of a CNN's map of this stride, for pixels of any size.
 
     Raises:
         EmatError: If there are no pixels.
     """
     if not height or not width:
-        raise EmatError(f"an image of {height} x {width} pixels has nothing in it")
+        raise EmatError(f"an image of {height} x {width} pixels is empty; give at least one pixel")
     return -(-height // stride), -(-width // stride)
 
 

@@ -9,10 +9,10 @@ from emat.backbone.tokens import Grid, Tokens, tokens_from_blocks
 from emat.errors import EmatError
 
 LAYER_NORM_EPS = 1e-6
-DENSE_BLOCKS = 4  # evenly spaced blocks, the last among them, whose maps tell single pixels apart
+DENSE_BLOCKS = 4  # number of blocks, evenly spaced up to the last, that give maps for classifiers of single pixels
 
-# DINO and DINOv2 resize position embeddings by the scale factor (n + 0.1) / pos_grid, not by target size; the
-# sampled positions, and so every feature, depend on it.
+# DINO and DINOv2 resize position embeddings by the scale factor (n + 0.1) / pos_grid and not to a target size. The
+# sampled positions depend on it, and so does every feature.
 SCALE_OFFSET = 0.1
 
 

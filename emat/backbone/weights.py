@@ -2,8 +2,8 @@
 
 The sources are, in this order: a file that the user gives; an installed package that holds weights; the cache in
 EMAT_HOME; the network, into the cache. Cached files are safetensors under the public names. Each holds the digest of
-its own tensors, which is checked whenever the file is loaded, and the SHA-256 of the file that it was made from. Where
-the registry has no checksum, the first file is trusted, and different weights are refused from then on.
+its own tensors, which is checked whenever the file is loaded, and the SHA-256 of the file that it was made from. If the
+registry has no checksum, the first file is trusted, and different weights are refused from then on.
 
 Public files of a ViT use different names for its tensors: `to_public` translates all of them to Meta's own.
 """
@@ -126,7 +126,7 @@ def store_weights(spec: "BackboneSpec", tensors: dict[str, Tensor], source: str,
 
 
 def fetch_weights(spec: "BackboneSpec") -> LocalWeights:
-    """Fetch weights from the network into the cache; if two processes ask at once, they are fetched once."""
+    """Download weights into the cache. If two processes ask at the same time, the weights are downloaded once."""
     path = backbone_file(spec.name)
     with locked(
         path.with_suffix(".lock"),
@@ -217,7 +217,7 @@ def backbone_state(spec: "BackboneSpec", largest_checked: int | None = None) -> 
 
 
 def _fetch_from(url: str, spec: "BackboneSpec") -> LocalWeights:
-    # Named for its source, so that a part of one source is never continued from another.
+    # The name contains the source, so that a download that broke off is never continued from another source.
     arrived = backbone_file(spec.name).with_name(f"{spec.name}.{urlsplit(url).netloc}.{url.rsplit('/', 1)[1]}")
     download(url, arrived)
     try:

@@ -16,6 +16,7 @@ from rich.table import Table
 from emat.cli.options import AsJson, BackboneName, DeviceName, HeadName, MaxPixels, StretchOption, reading_of
 from emat.datasets.layouts import open_dataset
 from emat.errors import EmatError
+from emat.files import check_output
 from emat.images import PHOTO_SUFFIXES, Reading
 from emat.images.sources import split_page
 from emat.inference.dataset_examples import MOST_EMPTY, examples_of, wanted_classes
@@ -65,7 +66,7 @@ def command(
 
     Example: emat fit a.jpg --mask cat=a_mask.png -o cat.emat
     """
-    _refuse_unwritable(out)
+    check_output(out)
     reading = reading_of(stretch, max_pixels)
     choice = None if learn else False
 
@@ -127,24 +128,11 @@ def _as_box(text: str) -> tuple[float, ...] | None:
 
 
 def _from_dataset(path: Path, only: str | None, shots: int | None, learn: bool, reading: Reading) -> Iterator[Example]:
-    """The photos of a data set with their masks; where something is learnt, also some that show none of the classes."""
+    """Give the photos of a data set with their masks, and if a classifier is trained also some without the classes."""
     dataset = open_dataset(path)
     dataset.reading = reading
     names = follow(dataset.names, len(dataset.names), "examples read")
     return examples_of(dataset, names, wanted_classes(dataset, only), shots, MOST_EMPTY if learn else 0)
-
-
-def _refuse_unwritable(out: Path) -> None:
-    """Raise EmatError if `out` cannot be written, before the work is done and not after it."""
-    if out.is_dir():
-        raise EmatError(f"{out} is a folder; name the file to write, such as {out / 'pets.emat'}")
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        probe = out.with_name(f".{out.name}.probe")
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        raise EmatError(f"{out} cannot be written: {error.strerror}; choose another file with --out") from None
 
 
 def _show(out: Path, counts: Counter[str], forecast: Mapping[str, Forecast]) -> None:

@@ -1,14 +1,20 @@
-"""Masked attention over the support axis, for every query token on its own (the paper's Eq. 6).
+"""Masked attention over the support axis, separately for every query token (the paper's Eq. 6).
 
-For one query token and one attention head, with the queries Q^d (t_d downscaled positions), the keys K and the values V
-(the support tokens that the mask keeps), which `Projections` makes of the correlations, Eq. 6 is
+For one query token and one attention head, Eq. 6 is
 
     attended = softmax(Q^d K^T) V
 
-`attend` is this equation, and serves both layers. `attend_correlation` is the first layer's hot path: it goes through
-the query tokens in chunks - correlate, project, attend - and keeps only the outputs, so that the correlation (289 MB at
-the paper's size) never exists as a whole. Its backward pass computes each chunk again, unless the pair is so small that
-its chunks were worth keeping.
+| paper | here |
+|---|---|
+| i, j, k | one of t_d positions, one of t_q query tokens, one of H features |
+| Q^d | `q`, the queries at the downscaled positions, from `Projections.project` |
+| K, V after masking | `k`, `v`, from `Projections.keys_values`: only the support tokens that the mask keeps |
+| O | `attended` |
+
+`attend` is this equation, and both layers use it. `attend_correlation` is the first layer's hot path. It goes through
+the query tokens in chunks: it correlates a chunk, projects it, attends, and keeps only the result, so that the
+correlation (289 MB at the paper's size) never exists as a whole. The backward pass computes each chunk again, except
+for small pairs, whose chunks are kept.
 
 Reading order: `projections.Projections`, `attend` with its softmax, `attend_correlation` with its chunks, then the
 backward passes.
@@ -28,15 +34,16 @@ from emat.model.projections import ProjectionGradients, Projections
 
 ATTENTION_HEADS = 8
 LOG2_E = 1 / math.log(2)
-# Parts of the workspace. On a CPU: 6 MB of correlations and projections, 3 MB of logits, found by trying.
+# A chunk takes a fourth of the workspace, and the logits of a piece an eighth. On a CPU these are 6 MB and 3 MB, which
+# were the fastest of the sizes tried.
 CHUNK_SHARE, PIECE_SHARE = 4, 8
-SMALL_PAIR = 32 * 2**20  # bytes of a pair's correlations and projections up to which backward finds them kept
+SMALL_PAIR = 32 * 2**20  # up to this many bytes, a pair's correlations and projections are kept for the backward pass
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Attend, for every query token n, from its t_d downscaled positions over its t support tokens.
 
-    Logits are not scaled. With no key at all the attended values are zero.
+    Logits are not scaled. If there is no key, the attended values are zero.
 
     Args:
         q: (H, n, t_d).
@@ -52,22 +59,22 @@ def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 class _ByHeads(NamedTuple):
-    """Attention's inputs as batched matrix products want them."""
+    """The inputs of attention by attention head, in the layout for batched matrix products."""
 
     q: Tensor  # (n, heads, e, t_d), times LOG2_E, so that exp2 can be taken instead of exp
     k: Tensor  # (n, heads, e, t), centred
     v: Tensor  # (n, heads, e, t)
-    shift: bool  # whether logits must be moved before exp2 is taken
+    shift: bool  # whether the largest logit must be subtracted before exp2 is taken
 
 
 def _by_heads(q: Tensor, k: Tensor, v: Tensor) -> _ByHeads:
-    """(H, n, ...) each."""
+    """Split (H, n, t_d) and twice (H, n, t) by attention head."""
     q, k = LOG2_E * _by_head(q), _centred(_by_head(k))
     return _ByHeads(q, k, _by_head(v), shift=not _within_range(q, k))
 
 
 def _attended(inputs: _ByHeads) -> Tensor:
-    """(n, heads, e, t_d)."""
+    """Return the attended values (n, heads, e, t_d)."""
     q, k, v, shift = inputs
     v = torch.cat([v, v.new_ones(*v.shape[:2], 1, v.shape[3])], dim=2)
     # The row of ones gives the softmax's denominator: (n, heads, e + 1, t_d).
@@ -76,21 +83,22 @@ def _attended(inputs: _ByHeads) -> Tensor:
 
 
 def _pieces(q: Tensor, k: Tensor, *others: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """All of them (n, heads, e, ...) cut along n, so that the logits of a piece stay in a CPU's cache."""
+    """Cut all tensors (n, heads, e, ...) along n, so that the logits of a piece stay in a CPU's cache."""
     logits = ATTENTION_HEADS * q.shape[3] * k.shape[3] * q.element_size()
     length = max(1, workspace_bytes(q.device) // PIECE_SHARE // logits)
     return zip(*(x.split(length) for x in (q, k, *others)), strict=True)
 
 
 def _joined(pieces: list[Tensor] | tuple[Tensor, ...]) -> Tensor:
-    """One tensor again."""
+    """Put the pieces together along n."""
     return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
 
 
 def _exponentials(q: Tensor, k: Tensor, *, shift: bool) -> Tensor:
-    """The softmax's numerators, from (n, heads, e, t_d), times LOG2_E, and (n, heads, e, t): (n, heads, t, t_d).
+    """Return the numerators (n, heads, t, t_d) of the softmax, from q times LOG2_E and the centred k of a piece.
 
-    On a CPU exp2 takes a third of exp's time, and a denominator divides t_d outputs more cheaply than t_d * t weights.
+    On a CPU, exp2 takes a third of the time of exp. The division by the denominator comes later, because it is cheaper
+    for t_d outputs than for t_d * t weights.
     """
     logits = k.transpose(2, 3) @ q
     if shift:
@@ -99,19 +107,19 @@ def _exponentials(q: Tensor, k: Tensor, *, shift: bool) -> Tensor:
 
 
 def _centred(k: Tensor) -> Tensor:
-    """Keys (n, heads, e, t) around zero, so that logits are small and `_within_range` holds.
+    """Move the keys (n, heads, e, t) around zero, so that logits are small and `_within_range` holds.
 
-    It moves all logits of a query alike, which a softmax does not see.
+    All logits of a query change by the same amount, which does not change their softmax.
     """
     smallest, largest = k.detach().aminmax(dim=3, keepdim=True)
     return k - (smallest + largest) / 2
 
 
 def _within_range(q: Tensor, k: Tensor) -> bool:
-    """Whether exp2 takes every logit of q and the centred k as it is, which is the rule.
+    """Whether exp2 of every logit of q and the centred k is finite, which is nearly always so.
 
-    Then the largest logit need not be found and subtracted, which is a third of attention's time and changes no ratio.
-    On a GPU it is never asked, since the answer would have to be waited for.
+    Then the largest logit need not be found and subtracted, which would take a third of attention's time. On a GPU this
+    is not checked, because the CPU would have to wait for the answer.
     """
     if q.device.type != "cpu":
         return False
@@ -121,19 +129,19 @@ def _within_range(q: Tensor, k: Tensor) -> bool:
 
 
 def _by_head(x: Tensor) -> Tensor:
-    """(H, n, t) -> (n, heads, H / heads, t), the layout batched matrix products want."""
+    """(H, n, t) -> (n, heads, H / heads, t), the layout for batched matrix products."""
     return x.unflatten(0, (ATTENTION_HEADS, -1)).permute(2, 0, 1, 3).contiguous()
 
 
 def _by_row(x: Tensor) -> Tensor:
-    """(n, heads, e, t) -> (heads * e, n, t), `_by_head` undone."""
+    """(n, heads, e, t) -> (heads * e, n, t), the opposite of `_by_head`."""
     return x.permute(1, 2, 0, 3).flatten(0, 1)
 
 
 def attend_correlation(query: Tensor, cells: Tensor, kept: Tensor, projections: Projections) -> tuple[Tensor, Tensor]:
-    """Compute the first layer's attention straight from unit tokens, without the whole correlation in memory.
+    """Compute the first layer's attention from unit tokens, without the whole correlation in memory.
 
-    Where there is a class token it comes first, in `kept` and in t_d.
+    If there is a class token, it comes first in `kept` and in t_d.
 
     Args:
         query: (C, t_q, d).
@@ -154,7 +162,7 @@ def attend_correlation(query: Tensor, cells: Tensor, kept: Tensor, projections: 
 
 
 class _Chunk(NamedTuple):
-    """What is computed of a chunk of query tokens on the way to its attended values."""
+    """What is computed for a chunk of query tokens before attention."""
 
     by_cell: Tensor  # (P, C, n, n_cells), correlations
     by_token: Tensor  # (C, n, k), correlations
@@ -209,12 +217,15 @@ class _CorrelationAttention(torch.autograd.Function):
 
 
 def _parts(t_q: int, chunk: int) -> Iterator[slice]:
-    """The query tokens in chunks."""
+    """Give the query tokens in chunks."""
     return (slice(start, min(start + chunk, t_q)) for start in range(0, t_q, chunk))
 
 
 def _make_chunk(query: Tensor, cells: Tensor, kept: Tensor, projections: Projections, *residual: Tensor) -> _Chunk:
-    """Correlate and project a chunk of query tokens (C, n, d); the projected residual is written to `residual`."""
+    """Correlate and project a chunk of query tokens (C, n, d).
+
+    The projected residual is written to `residual`, if that is given; a backward pass does not need it.
+    """
     by_cell, by_token = _correlate(query, cells, kept)
     q = query.new_empty(projections.hidden, query.shape[1], projections.first + cells.shape[2])
     projections.project(by_cell, by_token[:, :, 0], q, *residual)
@@ -222,7 +233,7 @@ def _make_chunk(query: Tensor, cells: Tensor, kept: Tensor, projections: Project
 
 
 def _correlate(query: Tensor, cells: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
-    """Cosines of a chunk of query tokens (C, n, d) with the cells (P, C, n, n_cells) and the kept tokens (C, n, k)."""
+    """Return the cosines of query tokens (C, n, d) with the cells, (P, C, n, n_cells), and the kept tokens, (C, n, k)."""
     by_cell = query.new_empty(*cells.shape[:2], query.shape[1], cells.shape[2])
     for position, tokens in enumerate(cells):
         torch.bmm(query, tokens.transpose(1, 2), out=by_cell[position])
@@ -231,7 +242,7 @@ def _correlate(query: Tensor, cells: Tensor, kept: Tensor) -> tuple[Tensor, Tens
 
 @dataclass(frozen=True)
 class _TokenGradients:
-    """The gradients of query, cells and kept tokens, summed up over chunks; None where nobody asks for one."""
+    """The gradients of query, cells and kept tokens, summed over chunks; None for those that are not needed."""
 
     query: Tensor | None
     cells: Tensor | None
@@ -244,7 +255,7 @@ class _TokenGradients:
     def add(
         self, query: Tensor, cells: Tensor, kept: Tensor, part: slice, d_by_cell: Tensor, d_by_token: Tensor
     ) -> None:
-        """Add those of the chunk `part`, from the gradients of its correlations (P * C, n, n_cells) and (C, n, k)."""
+        """Add a chunk, given the gradients (P * C, n, n_cells) and (C, n, k) of its correlations."""
         d_by_cell = d_by_cell.view(*cells.shape[:2], *d_by_cell.shape[1:])
         if self.query is not None:
             self.query[:, part] = d_by_token @ kept + (d_by_cell @ cells).sum(dim=0)
@@ -255,7 +266,10 @@ class _TokenGradients:
 
 
 def _attend_backward(inputs: _ByHeads, attended: Tensor, d_attended: Tensor) -> tuple[Tensor, Tensor]:
-    """Gradients of q (H, n, t_d) and, stacked, of k and v (2 H, n, t); attended values and their gradient as q."""
+    """Return the gradients of q (H, n, t_d) and, stacked, of k and v (2 H, n, t).
+
+    The attended values and their gradient have the shape of q.
+    """
     q, k, v, shift = inputs
     out, d_out = _by_head(attended), _by_head(d_attended)
     grads = [_piece_backward(*piece, shift=shift) for piece in _pieces(q, k, v, out, d_out)]
@@ -266,13 +280,16 @@ def _attend_backward(inputs: _ByHeads, attended: Tensor, d_attended: Tensor) -> 
 def _piece_backward(
     q: Tensor, k: Tensor, v: Tensor, out: Tensor, d_out: Tensor, *, shift: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of a piece, by head (n, heads, e, t_d or t): of q before it was scaled, of k times LOG2_E, of v.
+    """Return the gradients of a piece by attention head: of q before it was scaled, of k times LOG2_E, and of v.
 
-    With the weights w = exponentials / their sum, and d_w = v^T d_out, the softmax's backward is
-    d_logits = w * (d_w - sum of w * d_w over t), where that sum equals the inner product of out and d_out.
+    With the weights w = exponentials / their sum over t, and d_w = v^T d_out, the backward pass of the softmax is
+
+        d_logits = w * (d_w - sum of w * d_w over t)
+
+    where the sum equals the inner product of out and d_out over the features e.
     """
     exponentials = _exponentials(q, k, shift=shift)  # (n, heads, t, t_d)
-    d_out = d_out / exponentials.sum(dim=2, keepdim=True)  # from here on no weight needs dividing
+    d_out = d_out / exponentials.sum(dim=2, keepdim=True)  # so that exponentials stand for w in all lines below
     d_v = d_out @ exponentials.transpose(2, 3)
     inner = (out * d_out).sum(dim=2, keepdim=True)  # (n, heads, 1, t_d)
     d_logits = (v.transpose(2, 3) @ d_out).sub_(inner).mul_(exponentials)  # (n, heads, t, t_d)

@@ -1,12 +1,12 @@
-"""Photos ready to be compared: unit tokens, ordered and pooled as the attention layers need them.
+"""Encodings: photos as unit tokens, in the order in which the attention layers need them.
 
 A query is encoded once for all ways and shots, a support once for all queries. The product of two unit tokens is their
 cosine; the paper's correlation tokens are all such products of a query and a support.
 
-Each layer shrinks the support grid (`Window`). Inside a cell, every `stride`-th token of a row or column shares its
-weights: a 2 x 2 convolution with stride 2 has four such positions, a 1 x 1 projection has one. Averaging over the rest
-of the cell (`pool`) is linear, so it comes before the projection, where it is cheapest - in the first layer even before
-the correlation.
+Each layer shrinks the support grid (`Window`): the tokens of a cell become one. A 2 x 2 convolution with stride 2 has
+weights of its own for four positions inside a cell, a 1 x 1 projection for one. If a cell has more tokens than
+positions, those of one position are averaged (`pool`). The average is linear, so it can come before the projection,
+where it is cheapest, and in the first layer even before the correlation.
 """
 
 from dataclasses import dataclass
@@ -29,20 +29,19 @@ class Window:
 
     @property
     def side(self) -> int:
-        """Tokens a side that become one cell."""
+        """The number of tokens along each side of a cell."""
         return self.stride * self.pool
 
     @property
     def positions(self) -> int:
-        """Positions inside a cell that have weights of their own."""
+        """The number of positions inside a cell that have weights of their own."""
         return self.stride**2
 
-    def cells(self, side: int) -> int:
-        """Cells of a support grid of this side."""
-        return (side // self.side) ** 2
-
     def gather(self, image: Tensor, side: int) -> Tensor:
-        """Image tokens (..., side², d), row-major, as averages (positions, ..., cells, d), cells row-major."""
+        """Average image tokens (..., side², d) by position inside their cell: (positions, ..., cells, d).
+
+        Tokens and cells are in row-major order.
+        """
         n = side // self.side
         lead, width = image.shape[:-2], image.shape[-1]
         split = image.reshape(*lead, n, self.pool, self.stride, n, self.pool, self.stride, width)
@@ -59,7 +58,7 @@ class QueryEncoding:
     grid: Grid
 
     def to(self, dtype: torch.dtype) -> "QueryEncoding":
-        """The same in another precision; itself if it has that precision already."""
+        """Return the encoding in another precision; itself if it has that precision already."""
         return self if self.tokens.dtype == dtype else QueryEncoding(self.tokens.to(dtype), self.grid)
 
 
@@ -76,7 +75,7 @@ class SupportEncoding:
     kept_later: Tensor  # (k',) of int64: indices of what the second layer keeps among the first layer's t_d outputs
 
     def to(self, dtype: torch.dtype) -> "SupportEncoding":
-        """The same in another precision; itself if it has that precision already."""
+        """Return the encoding in another precision; itself if it has that precision already."""
         if self.cells.dtype == dtype:
             return self
         return SupportEncoding(self.cells.to(dtype), self.kept.to(dtype), self.kept_later)
@@ -139,7 +138,7 @@ def encode_support(
     h, w = check_grid(tokens, grid, "support")
     if mask.ndim != 2 or mask.numel() == 0:
         raise EmatError(f"a support mask must have shape (H, W), this one has {tuple(mask.shape)}")
-    # The width stands where interpolate expects channels, and its memory is last: no copy is made of the tokens.
+    # The width takes the axis where interpolate expects channels, and stays last in memory, so nothing is copied.
     image = tokens[:, 1:].unflatten(1, (h, w)).permute(0, 3, 1, 2)  # (C, d, h, w)
     image = F.interpolate(image, (side, side), mode="bilinear", align_corners=True)
     image = F.normalize(image.permute(0, 2, 3, 1).flatten(1, 2), dim=-1)  # (C, side², d)

@@ -1,7 +1,7 @@
 """GroupNorm over columns that come in chunks, and its gradient, both written as formulas.
 
-A norm needs the mean and the variance of all columns before it can be applied to any. So each class here takes in every
-chunk (`add`), joins what it found (`fit`), and is then called on chunks.
+A norm needs the mean and the variance of all columns before it can be applied to any. So each class here is given every
+chunk (`add`), computes what it needs from all of them (`fit`), and is then called on chunks.
 """
 
 from typing import NamedTuple
@@ -44,21 +44,21 @@ class ChunkedGroupNorm:
     """
 
     def __init__(self, weight: Tensor, bias: Tensor, statistics: Tensor | None = None) -> None:
-        """Weight and bias (E,). `statistics` are those of a norm that was fitted to the same chunks."""
+        """Take weight and bias (E,), and the `statistics` if a norm was already fitted to the same chunks."""
         self.weight, self.bias = weight, bias
         self._chunks: list[tuple[int, Tensor, Tensor]] = []  # columns, sums (E,) and sums of squares (E,)
         if statistics is not None:
             self._set_statistics(statistics)
 
     def add(self, x: Tensor) -> None:
-        """Take in a chunk (E, n)."""
+        """Add the sums of a chunk (E, n)."""
         self._chunks.append((x.shape[1], x.sum(dim=1), torch.linalg.vecdot(x, x)))
 
     def fit(self) -> None:
-        """Join the chunks' statistics; from now on the norm can be applied."""
+        """Compute the statistics from the sums of all chunks; from now on the norm can be applied."""
         channels = len(self.weight) // NORM_GROUPS
         elements = channels * sum(columns for columns, _, _ in self._chunks)  # of a group
-        # Chunks and channels are few, so they are joined in float64: nothing is lost in the difference below.
+        # There are few chunks and channels, so summing them in float64 costs little and keeps the difference precise.
         sums = torch.stack([part for _, *both in self._chunks for part in both]).view(-1, 2, NORM_GROUPS, channels)
         mean, mean_square = sums.sum(dim=(0, 3), dtype=torch.float64) / elements  # (groups,) each
         inverse = ((mean_square - mean.square()).clamp_(min=0) + EPSILON).rsqrt()
@@ -73,7 +73,7 @@ class ChunkedGroupNorm:
         self.shift = (self.bias - self.mean * self.inverse * self.weight)[:, None]
 
     def __call__(self, x: Tensor, out: Tensor | None = None) -> Tensor:
-        """The normalised chunk, written to `out`, which may be x itself, or else to a new tensor."""
+        """Return the normalised chunk. It is written to `out`, which may be x itself, or to a new tensor."""
         return torch.mul(x, self.scale, out=out).add_(self.shift)  # addcmul takes twice as long where it broadcasts
 
 
@@ -93,18 +93,18 @@ class GroupNormGradient:
     def __init__(self, norm: ChunkedGroupNorm) -> None:
         self.norm = norm
         self._columns = 0
-        # Chunks are joined in float64, since d_weight is a difference of two large sums.
+        # Sums over chunks are in float64, since d_weight is a difference of two large sums.
         self._sum_dy = torch.zeros_like(norm.weight, dtype=torch.float64)
         self._sum_dy_x = torch.zeros_like(self._sum_dy)
 
     def add(self, dy: Tensor, x: Tensor) -> None:
-        """Take in a chunk's gradient (E, n) together with the norm's input it belongs to."""
+        """Add the sums of a chunk, given the gradient (E, n) of the norm's output and the norm's input."""
         self._columns += dy.shape[1]
         self._sum_dy += dy.sum(dim=1)
         self._sum_dy_x += torch.linalg.vecdot(dy, x)
 
     def fit(self) -> AffineGradient:
-        """The gradients of weight and bias; from now on the gradient of the input can be asked for."""
+        """Return the gradients of weight and bias; from now on the gradient of the input can be computed."""
         weight, mean, inverse = self.norm.weight, self.norm.mean, self.norm.inverse
         channels = len(weight) // NORM_GROUPS
         d_bias = self._sum_dy.to(weight.dtype)
@@ -117,5 +117,5 @@ class GroupNormGradient:
         return AffineGradient(d_weight, d_bias)
 
     def __call__(self, dy: Tensor, x: Tensor) -> Tensor:
-        """The gradient of a chunk's input, a new tensor."""
+        """Return the gradient of a chunk's input in a new tensor."""
         return (dy * self.norm.scale).add_(x * self._on_x).add_(self._constant)

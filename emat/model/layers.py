@@ -29,12 +29,12 @@ class AttentionLayer(nn.Module):
         self.ff = _FeedForward(width)
 
     def from_correlation(self, query: QueryEncoding, support: SupportEncoding, projections: Projections) -> Tensor:
-        """The first layer: (E, t_q, t_d) from a pair of encodings."""
+        """Compute the first layer (E, t_q, t_d) from a pair of encodings."""
         attended, residual = attend_correlation(query.tokens, support.cells, support.kept, projections)
         return self.refine_consuming(attended[None], residual[None])[0]
 
     def attend(self, x: Tensor, kept: Tensor, projections: Projections) -> tuple[Tensor, Tensor]:
-        """The second layer's attention, of one pair.
+        """Compute the second layer's attention for one pair.
 
         Args:
             x: The first layer's output (C, t_q, t_d).
@@ -53,11 +53,14 @@ class AttentionLayer(nn.Module):
         return attend(projected[:hidden], *projections.keys_values(by_token)), projected[hidden:]
 
     def projections(self) -> Projections:
-        """The layer's weights as matrices. Made once for all pairs of a batch."""
+        """Return the layer's weights as matrices; this is done once for all pairs of a batch."""
         return self.attn.projections()
 
     def refine_consuming(self, attended: Tensor, residual: Tensor) -> Tensor:
-        """What follows attention, (B, H, t_q, t_d) and (B, E, t_q, t_d) -> (B, E, t_q, t_d); overwrites its inputs."""
+        """Compute what follows attention: (B, H, t_q, t_d) and (B, E, t_q, t_d) -> (B, E, t_q, t_d).
+
+        The inputs must not be used afterwards, because they may be overwritten.
+        """
         attn, ff = self.attn, self.ff
         weights = RefinementWeights.from_modules(attn.agg, attn.short_cut[-1], attn.out_norm, ff)
         # Norms need the parameters' full precision, whatever attention was computed in.
@@ -66,7 +69,7 @@ class AttentionLayer(nn.Module):
 
 
 class _Attention(nn.Module):
-    """What both forms have: aggregation of the attended values, and the norm after the residual."""
+    """What both forms of attention have: aggregation of the attended values, and the norm after the residual."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -82,7 +85,7 @@ class _Attention(nn.Module):
 
 
 class _LearnedAttention(_Attention):
-    """EMAT's: queries and residual through strided convolutions."""
+    """EMAT's attention, which projects queries and residual with strided convolutions."""
 
     def __init__(self, channels: int, width: int, class_token: bool) -> None:
         super().__init__(width)
@@ -123,7 +126,7 @@ class _Projection(nn.Module):
 
 
 class _PooledAttention(_Attention):
-    """CST's: queries and residual through 1 x 1 projections and average pooling."""
+    """CST's attention, which projects queries and residual with 1 x 1 convolutions and average pooling."""
 
     def __init__(self, channels: int, width: int, class_token: bool) -> None:
         super().__init__(width)
@@ -163,13 +166,13 @@ class _FeedForward(nn.Module):
 
 
 def _stacked_bias(query_bias: Tensor | None, rows: int) -> Tensor:
-    """The queries' bias, then zeros: the residual has none."""
+    """Return the bias of the queries, followed by zeros for the residual, which has no bias."""
     assert query_bias is not None
     return torch.cat([query_bias, query_bias.new_zeros(rows - len(query_bias))])
 
 
 def presence_branch_stages(width: int) -> tuple[nn.Sequential, nn.Sequential]:
-    """The two stages of a presence branch, for `presence_branch`; a network names them as its published weights do."""
+    """Make the two stages of a presence branch. A network gives them the names of its published weights."""
     half = width // 2
     first = nn.Sequential(nn.Conv2d(width, width, 1), nn.ReLU(), nn.Conv2d(width, half, 1), nn.ReLU())
     second = nn.Sequential(nn.Conv2d(half, half, 1), nn.ReLU(), nn.Conv2d(half, 2, 1))
@@ -177,13 +180,13 @@ def presence_branch_stages(width: int) -> tuple[nn.Sequential, nn.Sequential]:
 
 
 def presence_branch(stages: tuple[nn.Module, nn.Module], x: Tensor) -> Tensor:
-    """Is the class in the query? (B, E, h, w) -> logits (B, 2): absent, present."""
+    """Compute whether the class is in the query: (B, E, h, w) -> logits (B, 2) of absent and present."""
     first, second = stages
     return second(nn.functional.avg_pool2d(first(x), 3, stride=2, padding=1)).mean(dim=(2, 3))
 
 
 def mask_branch_stages(width: int) -> tuple[nn.Sequential, nn.Sequential]:
-    """The two stages of a mask branch, for `mask_branch`; a network names them as its published weights do."""
+    """Make the two stages of a mask branch. A network gives them the names of its published weights."""
     half = width // 2
     first = nn.Sequential(conv3x3(width, width), nn.ReLU(), conv3x3(width, half), nn.ReLU())
     second = nn.Sequential(conv3x3(half, half), nn.ReLU(), conv3x3(half, 2))
@@ -191,11 +194,11 @@ def mask_branch_stages(width: int) -> tuple[nn.Sequential, nn.Sequential]:
 
 
 def mask_branch(stages: tuple[nn.Module, nn.Module], x: Tensor) -> Tensor:
-    """Where is the class in the query? (B, E, h, w) -> logits (B, 2, 2h, 2w): background, foreground."""
+    """Compute where the class is in the query: (B, E, h, w) -> logits (B, 2, 2h, 2w) of background and foreground."""
     first, second = stages
     return second(nn.functional.interpolate(first(x), scale_factor=2, mode="bilinear", align_corners=True))
 
 
 def conv3x3(channels: int, out: int) -> nn.Conv2d:
-    """A 3 x 3 convolution that keeps the size."""
+    """Make a 3 x 3 convolution that keeps the size."""
     return nn.Conv2d(channels, out, 3, padding=1)

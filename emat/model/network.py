@@ -1,4 +1,4 @@
-"""EMAT, CST and the steps between them: one family, which differ only in their sizes (`FORMS`), and one network."""
+"""The network of EMAT, CST and the steps between them, which differ only in their sizes (`FORMS`)."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -45,7 +45,7 @@ class Form:
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes of a network that may differ from the published ones; None keeps what its form has.
+    """Sizes of a network that may differ from the published ones; None keeps the size of its form.
 
     A backbone with few tokens gains nothing from a support grid that is finer than its own, and every halving of the
     grid's side makes the network about four times as fast.
@@ -98,7 +98,7 @@ class Output:
 
 
 class Network(nn.Module):
-    """From the tokens of query and support images and the support masks to presence and mask logits.
+    """Computes presence and mask logits from the tokens of query and support photos and the support masks.
 
     >>> net = build("emat", channels=12)
     >>> tokens, masks = torch.randn(2, 12, 1 + 36, 16), torch.ones(2, 50, 50)
@@ -113,7 +113,7 @@ class Network(nn.Module):
         self.form = self.shape.applied_to(FORMS[method])
         first, second = self.form.widths
         class_token = self.form.class_token
-        # Attributes are called as in published checkpoints, so that a state dict of ours is one of theirs.
+        # Attributes have the names of published checkpoints, so that their state dicts can be loaded as they are.
         self.corrtransformer = nn.ModuleList(
             [
                 AttentionLayer(channels, first, self.form.windows[0], class_token=class_token),
@@ -216,7 +216,7 @@ class Network(nn.Module):
             EmatError: A tensor's shape does not fit the network or the others, or tokens hold NaN.
         """
         self._check(query, support, masks)
-        encoded = (  # a pair at a time: without gradients, no more than one is in memory
+        encoded = (  # one pair at a time, so that without gradients only one is in memory
             (self.encode_query(query_tokens, query_grid), self.encode_support(support_tokens, mask, support_grid))
             for query_tokens, support_tokens, mask in zip(query, support, masks, strict=True)
         )
@@ -225,12 +225,12 @@ class Network(nn.Module):
     def _compare(self, pairs: Iterable[tuple[QueryEncoding, SupportEncoding]], grid: Grid) -> Output:
         """Go through both attention layers and the two branches.
 
-        Pairs go one by one as long as they are large or differ in size, and together from the second layer's
-        refinement on.
+        Up to the second layer's attention, pairs are large and differ in size, so they are computed one by one. From
+        the second layer's refinement on, they are computed together.
         """
         first, second = (cast(AttentionLayer, layer) for layer in self.corrtransformer)
         dtype = compute_dtype(self._parameter())
-        visible: list[bool] = []  # of each pair: whether its support leaves anything to look at
+        visible: list[bool] = []  # for each pair, whether its support has a token to look at
         attended, residuals = [], []
         with without_autocast(self._parameter().device):
             first_projections, second_projections = first.projections().to(dtype), second.projections()
@@ -262,7 +262,10 @@ class Network(nn.Module):
         return next(self.parameters())
 
     def _in_own_precision(self, tokens: Tensor) -> Tensor:
-        """Tokens may come as float16 from a cache. Integers stay: the encoding's check names them."""
+        """Return tokens, which may be float16 from a cache, in the network's precision.
+
+        Integers stay as they are, so that the check of the encoding reports them.
+        """
         return tokens.to(self._parameter().dtype) if tokens.is_floating_point() else tokens
 
     def _check(self, query: Tensor, support: Tensor, masks: Tensor) -> None:

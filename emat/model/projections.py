@@ -12,9 +12,9 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Projections:
-    """A layer's projections as matrices, and what they do to a chunk of query tokens.
+    """A layer's projections as matrices, which are applied to a chunk of query tokens.
 
-    Queries (H rows) and residual (E rows) come from the same inputs, so their weights are stacked into one product.
+    Queries (H rows) and residual (E rows) have the same inputs, so their weights are stacked to one matrix.
     """
 
     w_cells: Tensor  # (H + E, P * C), of the cells by position
@@ -26,7 +26,7 @@ class Projections:
 
     @property
     def first(self) -> int:
-        """Tokens before the cells: 1 with a class token, else 0."""
+        """The index of the first cell among the t_d tokens: 1 after a class token, otherwise 0."""
         return 0 if self.w_class is None else 1
 
     @property
@@ -35,19 +35,22 @@ class Projections:
         return len(self.w_kv) // 2
 
     def to(self, dtype: torch.dtype) -> "Projections":
-        """The same in another precision."""
+        """Return the same projections in another precision."""
         if self.w_kv.dtype == dtype:
             return self
         return Projections(*[None if t is None else t.to(dtype) for t in self.tensors()])  # type: ignore[arg-type]
 
     def tensors(self) -> tuple[Tensor | None, ...]:
-        """All fields in order."""
+        """Return all fields in order."""
         return self.w_cells, self.b_cells, self.w_class, self.b_class, self.w_kv, self.b_kv
 
     def project(self, by_cell: Tensor, by_class: Tensor, *outs: Tensor) -> None:
-        """Fill `outs` (rows, n, t_d) - queries, then, if it is given, residual - with the stacked product's rows.
+        """Project correlations to queries, and to the residual if a tensor for it is given.
 
-        The inputs are by cell (P, C, n, n_cells) and of the class token (C, n).
+        Args:
+            by_cell: Correlations with the cells, (P, C, n, n_cells).
+            by_class: Correlations with the class token, (C, n).
+            outs: Filled with the results: queries (H, n, t_d), then the residual (E, n, t_d).
         """
         rows = [len(out) for out in outs]
         w, n_cells = self.w_cells[: sum(rows)], by_cell.shape[3]
@@ -60,12 +63,12 @@ class Projections:
                 out[:, :, 0] = part
 
     def keys_values(self, by_token: Tensor) -> tuple[Tensor, Tensor]:
-        """(C, n, k) -> keys (H, n, k), values (H, n, k)."""
+        """Project correlations with kept tokens (C, n, k) to keys (H, n, k) and values (H, n, k)."""
         k, v = torch.addmm(self.b_kv[:, None], self.w_kv, by_token.flatten(1)).chunk(2)
         return k.view(self.hidden, *by_token.shape[1:]), v.view(self.hidden, *by_token.shape[1:])
 
     def backward(self, d_image: Tensor, d_class: Tensor | None, d_kv: Tensor) -> tuple[Tensor, Tensor]:
-        """Gradients of `project`'s and `keys_values`' inputs: (P * C, n, n_cells) and (C, n, k).
+        """Return the gradients of the inputs of `project` and `keys_values`: (P * C, n, n_cells) and (C, n, k).
 
         Args:
             d_image: Gradient of queries and residual at the cells, (H + E, n, n_cells).
@@ -80,7 +83,7 @@ class Projections:
 
 
 class ProjectionGradients:
-    """The gradients of a layer's `Projections`, summed up over chunks of query tokens."""
+    """The gradients of a layer's `Projections`, summed over chunks of query tokens."""
 
     def __init__(self, weights: Projections) -> None:
         self.w_cells, self.b_cells = torch.zeros_like(weights.w_cells), torch.zeros_like(weights.b_cells)
@@ -89,7 +92,7 @@ class ProjectionGradients:
         self.w_kv, self.b_kv = torch.zeros_like(weights.w_kv), torch.zeros_like(weights.b_kv)
 
     def add(self, d_image: Tensor, d_class: Tensor | None, d_kv: Tensor, by_cell: Tensor, by_token: Tensor) -> None:
-        """Add one chunk's gradients, given as `Projections.backward` takes them, with the inputs they belong to."""
+        """Add the gradients of one chunk, from the arguments of `Projections.backward` and the inputs of the chunk."""
         self.w_cells.addmm_(d_image.flatten(1), by_cell.flatten(0, 1).flatten(1).T)
         self.b_cells.add_(d_image.flatten(1).sum(dim=1))
         if self.w_class is not None and self.b_class is not None and d_class is not None:
@@ -99,5 +102,5 @@ class ProjectionGradients:
         self.b_kv.add_(d_kv.flatten(1).sum(dim=1))
 
     def tensors(self) -> tuple[Tensor | None, ...]:
-        """In the order of `Projections.tensors`."""
+        """Return the gradients in the order of `Projections.tensors`."""
         return self.w_cells, self.b_cells, self.w_class, self.b_class, self.w_kv, self.b_kv

@@ -8,11 +8,10 @@ With the attended values a (H channels) and the projected residual r (E channels
     f = W_1 y            z = y + W_2 relu(norm_f(f))
     out = norm_z(z)
 
-`plain_refinement` is this formula, written with torch's own layers. It keeps some fourteen tensors of full size for
-the backward pass, which is fastest while a pair is small. `_ChunkedRefinement` computes the same for large pairs:
-the statistics of the six norms are the only steps that see all columns at once, so between two norms the work goes
-chunk by chunk through the processor's cache. It keeps nothing but a, r and the statistics; its backward pass computes
-the rest again.
+`plain_refinement` is this formula, written with torch's own layers. It keeps about fourteen tensors of full size for
+the backward pass, which is fastest for small pairs. `_ChunkedRefinement` computes the same for large pairs. Only the
+statistics of the six norms depend on all columns, so between two norms it goes through the columns in chunks that fit
+the processor's cache. For its backward pass it keeps only a, r and the statistics, and computes the rest again.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,8 +25,8 @@ from torch.autograd.function import once_differentiable
 from emat.device import workspace_bytes
 from emat.model.group_norm import EPSILON, NORM_GROUPS, Affine, AffineGradient, ChunkedGroupNorm, GroupNormGradient
 
-SMALL_PAIR = 4 * 2**20  # bytes of one pair's residual up to which the plain formula takes less time, found by trying
-CHUNK_SHARE = 24  # of the workspace: on a CPU 1 MB, a few of which fit the second-level cache
+SMALL_PAIR = 4 * 2**20  # up to this many bytes of one pair's residual, the plain formula was measured to be faster
+CHUNK_SHARE = 24  # a chunk takes this part of the workspace: 1 MB on a CPU, so that several fit its second-level cache
 
 
 class RefinementWeights(NamedTuple):
@@ -47,7 +46,7 @@ class RefinementWeights(NamedTuple):
     def from_modules(
         cls, aggregation: nn.Sequential, shortcut_norm: nn.Module | None, norm: nn.Module, feed_forward: nn.Module
     ) -> "RefinementWeights":
-        """Read them from the modules that give them their published names.
+        """Take the parameters from the modules that give them their published names.
 
         Args:
             aggregation: norm_a, ReLU, W_g, norm_g, ReLU.
@@ -70,13 +69,13 @@ class RefinementWeights(NamedTuple):
 
     @classmethod
     def from_tensors(cls, tensors: Sequence[Any]) -> "RefinementWeights":
-        """Undo `tensors`."""
+        """Make the weights from what `tensors` returned."""
         pairs = zip(tensors[3::2], tensors[4::2], strict=True)
         norms: Any = (None if weight is None else Affine(weight, bias) for weight, bias in pairs)
         return cls(*tensors[:3], *norms)
 
     def tensors(self) -> tuple[Tensor | None, ...]:
-        """All tensors in order; None twice for a norm that does not exist."""
+        """Return all tensors in order, with two None for a norm that does not exist."""
         return self.w_g, self.w_1, self.w_2, *_in_order(*self[3:])
 
 
@@ -94,7 +93,7 @@ class RefinementGradients(NamedTuple):
     norm_z: AffineGradient
 
     def tensors(self) -> tuple[Tensor | None, ...]:
-        """In the order of `RefinementWeights.tensors`."""
+        """Return the gradients in the order of `RefinementWeights.tensors`."""
         return self.w_g, self.w_1, self.w_2, *_in_order(*self[3:])
 
 
@@ -103,14 +102,15 @@ def _affine(norm: nn.Module) -> Affine:
 
 
 def _in_order(*norms: Affine | AffineGradient | None) -> Iterator[Tensor | None]:
-    """Weight and bias of one norm after the other; None twice for a norm that does not exist."""
+    """Give weight and bias of one norm after the other, and two None for a norm that does not exist."""
     return (tensor for norm in norms for tensor in norm or (None, None))
 
 
 def refine_consuming(attended: Tensor, residual: Tensor, weights: RefinementWeights) -> Tensor:
     """Compute the chain of this module's docstring for B pairs, each with norms of its own.
 
-    The caller gives its inputs away: where no gradient is asked for, their memory becomes scratch space and result.
+    The inputs must not be used afterwards: if no gradient is needed, they are overwritten with intermediate values and
+    with the result.
 
     Args:
         attended: a, (B, H, t_q, t_d).
@@ -133,7 +133,7 @@ def refine_consuming(attended: Tensor, residual: Tensor, weights: RefinementWeig
 
 
 def plain_refinement(a: Tensor, r: Tensor, weights: RefinementWeights) -> Tensor:
-    """(B, H, N) and (B, E, N) -> (B, E, N)."""
+    """Compute the chain with torch's own layers: (B, H, N) and (B, E, N) -> (B, E, N)."""
 
     def norm(x: Tensor, affine: Affine) -> Tensor:
         return F.group_norm(x, NORM_GROUPS, affine.weight, affine.bias, EPSILON)
@@ -172,12 +172,12 @@ class _ChunkedRefinement(torch.autograd.Function):
 
 
 class _Chain:
-    """The chain of the module's docstring on given inputs (H, N) and (E, N): the two ways through it, in chunks."""
+    """The forward and backward pass of the chain in the module's docstring, in chunks, for inputs (H, N) and (E, N)."""
 
     def __init__(
         self, a: Tensor, r: Tensor, weights: RefinementWeights, statistics: "Sequence[Tensor | None] | None" = None
     ) -> None:
-        """Without `statistics`, which are those that an earlier `forward` found, `forward` must be called first."""
+        """Take the inputs and weights, and the `statistics` of an earlier `forward`; else call `forward` first."""
         self.a, self.r = a, r
         self.w_g, self.w_1, self.w_2 = weights.w_g, weights.w_1, weights.w_2
         of_a, of_r, of_g, of_x, of_f, of_z = statistics or [None] * 6
@@ -189,7 +189,7 @@ class _Chain:
         self.norm_z = ChunkedGroupNorm(*weights.norm_z, of_z)
 
     def statistics(self) -> list[Tensor | None]:
-        """What `forward` found, in the order that the constructor takes."""
+        """Return the statistics that `forward` found, in the order that the constructor takes."""
         norms = (self.norm_a, self.norm_r, self.norm_g, self.norm_x, self.norm_f, self.norm_z)
         return [None if norm is None else norm.statistics for norm in norms]
 
@@ -241,7 +241,7 @@ class _Chain:
         return wide
 
     def backward(self, d_out: Tensor) -> tuple[Tensor, Tensor, RefinementGradients]:
-        """Gradients of a, r and the parameters, from `d_out` (E, N).
+        """Return the gradients of a, r and the parameters, from `d_out` (E, N).
 
         There is one pass for each norm, from the last to the first. A pass computes the forward pass's values again and
         completes the gradient of its norm's output. From that, `GroupNormGradient` gives the gradient of the norm's
@@ -315,7 +315,7 @@ class _Chain:
         return self.w_g @ self.norm_a(self.a[:, part]).relu_()
 
     def _shortcut(self, part: slice, out: Tensor | None = None) -> Tensor:
-        """relu(norm_r(r)), or r itself, which is not written to `out`."""
+        """Return relu(norm_r(r)), written to `out`; or r itself if it has no norm."""
         r = self.r[:, part]
         return r if self.norm_r is None else self.norm_r(r, out).relu_()
 
@@ -327,11 +327,11 @@ class _Chain:
         return torch.mm(self.w_1 * self.norm_x.scale.T, x, out=out).add_(self.w_1 @ self.norm_x.shift)
 
     def _z(self, x: Tensor, f: Tensor) -> tuple[Tensor, Tensor]:
-        """z, and relu(norm_f(f)) on its way."""
+        """Return z, and relu(norm_f(f)), from which it is computed."""
         activated_f = self.norm_f(f).relu_()
         return self.norm_x(x).addmm_(self.w_2, activated_f), activated_f
 
 
 def _through_relu(grad: Tensor, activated: Tensor) -> Tensor:
-    """The gradient where the ReLU's input (or output) is positive, else 0."""
+    """Return the gradient where the input of the ReLU, or its output, is positive, and 0 elsewhere."""
     return torch.ops.aten.threshold_backward(grad, activated, 0)

@@ -131,7 +131,7 @@ def test_an_unwritable_output_is_refused_before_the_work(
     assert run("fit", pets, "-o", pets / "file" / "x.emat", "--model", tiny_head) == 2
     assert "cannot be written" in capsys.readouterr().err
     assert run("fit", pets, "-o", pets, "--model", tiny_head) == 2
-    assert "is a folder; name the file to write" in capsys.readouterr().err
+    assert "it is a folder; name another file" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
