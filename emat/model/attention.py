@@ -233,7 +233,7 @@ def _make_chunk(query: Tensor, cells: Tensor, kept: Tensor, projections: Project
 
 
 def _correlate(query: Tensor, cells: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the cosines of query tokens (C, n, d) with the cells, (P, C, n, n_cells), and the kept tokens, (C, n, k)."""
+    """Return the cosines of query tokens (C, n, d) with cells, (P, C, n, n_cells), and with kept tokens, (C, n, k)."""
     by_cell = query.new_empty(*cells.shape[:2], query.shape[1], cells.shape[2])
     for position, tokens in enumerate(cells):
         torch.bmm(query, tokens.transpose(1, 2), out=by_cell[position])

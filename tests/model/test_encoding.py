@@ -13,7 +13,7 @@ def test_gather_then_product_equals_convolution_then_pooling(stride: int, pool: 
     image = torch.randn(3, side * side, 5)  # (C, side², d); d stands for any axis that is not mixed
     weight = torch.randn(4, 3, stride, stride)
     cells = window.gather(image, side)  # (P, C, cells, d)
-    assert cells.shape == (window.positions, 3, window.cells(side), 5)
+    assert cells.shape == (window.positions, 3, (side // window.side) ** 2, 5)
     product = torch.einsum("opc,pcnd->ond", weight.permute(0, 2, 3, 1).flatten(1, 2), cells)
     maps = image.permute(2, 0, 1).reshape(5, 3, side, side)
     expected = F.avg_pool2d(F.conv2d(maps, weight, stride=stride), pool).flatten(2).permute(1, 2, 0)

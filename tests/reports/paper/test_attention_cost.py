@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from emat.model import build
+from emat.model.plain import FORMS, PlainForm, plain_forward
 from emat.reports.paper import attention_cost
 from emat.reports.paper.attention_cost import (
     FILLED,
@@ -17,7 +18,6 @@ from emat.reports.paper.attention_cost import (
     square_mask,
     step_cost,
 )
-from emat.model.plain import FORMS, PlainForm, plain_forward
 
 
 @pytest.fixture(autouse=True)
