@@ -22,7 +22,7 @@ VERBS: dict[str, str] = {
     "predict": "Find those classes in photos: masks and scores, in many formats.",
     "serve": "Answer predictions over HTTP, also for Label Studio.",
     "export": "Write a fitted segmenter as one ONNX file.",
-    "studio": "Paint examples and get masks on a web page on this machine.",
+    "studio": "Click or paint examples and get masks, on a web page on this machine.",
     "train": "Train a head on any data set with masks.",
     "tune": "Choose the thresholds of a trained head.",
     "eval": "Evaluate a head on few-shot tasks, all settings in one pass.",
@@ -49,7 +49,12 @@ OLD_SPELLINGS: dict[str, dict[str, str]] = {
 
 INTERRUPTED = 130
 USER_CAN_FIX = 2
-FOR_THE_USER = (errno.ENAMETOOLONG, errno.ENOSPC, errno.EFBIG, errno.EROFS)  # wherever they come from
+FOR_THE_USER = (
+    errno.ENAMETOOLONG,
+    errno.ENOSPC,
+    errno.EFBIG,
+    errno.EROFS,
+)  # the user can fix these, whatever raised them
 
 
 def _version(asked: bool) -> None:

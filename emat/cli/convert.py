@@ -85,7 +85,7 @@ def command(
 
 
 def _open(sources: Sequence[Path], kind: str | None, out: Path) -> dict[str, Dataset]:
-    """Open the data sets, by what comes before the names of their photos: nothing if there is only one."""
+    """Open the data sets. The keys are put before the names of their photos; with one data set, the key is empty."""
     found: dict[str, Dataset] = {}
     for number, source in enumerate(sources, start=1):
         dataset = open_dataset(source, kind)
@@ -116,7 +116,9 @@ def _in_classes(label_map: LabelMap, own: Sequence[str], classes: Sequence[str])
     if tuple(own) == tuple(classes):
         return label_map
     if (unknown := np.where(label_map == VOID, 0, label_map).max()) > len(own):
-        raise EmatError(f"its mask has class {unknown}, but there are {len(own)} classes")
+        raise EmatError(
+            f"its mask has class {unknown}, but there are {len(own)} classes; check the mask or the list of classes"
+        )
     index = {name: number for number, name in enumerate(classes, start=1)}
     table = np.zeros(max(VOID, len(own)) + 1, label_type(classes))
     table[1 : len(own) + 1] = [index.get(name, VOID) for name in own]

@@ -91,7 +91,7 @@ Refine = Annotated[
 
 
 def refinement(text: str) -> "Refinement | None":
-    """Return what --refine says; EmatError if it is not a way to refine."""
+    """Return the refinement that --refine names, None for "none"; EmatError if there is no such refinement."""
     from emat.refine.refiner import check_refinement
 
     way = None if text == "none" else text
@@ -103,7 +103,7 @@ def refinement(text: str) -> "Refinement | None":
 
 
 def reading_of(stretch: str | None, max_pixels: int | None, usual: Reading | None = None) -> Reading:
-    """Return how photos are read by --stretch and --max-pixels; what is not given is as in `usual`."""
+    """Return how photos are read according to --stretch and --max-pixels; `usual` supplies what is not given."""
     usual = usual or Reading()
     return Reading(
         usual.stretch if stretch is None else Stretch.read(stretch),
@@ -167,9 +167,9 @@ def takes(options: type[Options]) -> Callable[[Callable[Concatenate[Options, Own
 def takes_given(
     options: type[Any], defaults: dict[str, Any], flags: dict[str, str]
 ) -> Callable[[Callable[Concatenate[dict[str, Any], Own], None]], Callable[..., None]]:
-    """Give a verb an option for each field of the dataclass `options`, but call it with those that were given.
+    """Give a verb an option for each field of the dataclass `options`, but call it only with those that were given.
 
-    So a configuration file can say what the command line does not. The verb's first parameter is a dictionary.
+    A configuration file can then supply the others. The verb's first parameter is a dictionary.
 
     Args:
         options: The dataclass.

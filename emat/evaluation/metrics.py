@@ -18,7 +18,7 @@ SCORE_DIGITS = 4  # decimals of a presence score that are kept: enough for any t
 
 @dataclass(frozen=True)
 class TaskOutcome:
-    """What was predicted for one task, compared with the query's mask. Numbers count pixels at the query's own size."""
+    """The prediction for one task, compared with the query's mask. Pixels are counted at the query's own size."""
 
     ways: tuple[int, ...]
     truth: tuple[bool, ...]  # whether each way is in the query

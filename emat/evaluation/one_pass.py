@@ -99,7 +99,7 @@ def plan(configurations: Mapping[int, Configuration], done: Collection[TaskIndex
 
 @dataclass(frozen=True)
 class Savings:
-    """How much work a plan has, and how much (`..._apart`) it would be one task after the other."""
+    """How much work a plan has, and how much there would be (`..._apart`) if every task were done by itself."""
 
     tasks: int
     shared_tasks: int  # different tasks
@@ -147,7 +147,7 @@ class OnePass:
         thresholds: The probabilities from which a class is present and a pixel belongs to a class.
         only_segment: Ignore the predicted presence, as if the method did not predict it.
         support_bytes: How many bytes of support encodings to keep; None uses a share of the free memory.
-        refine: How masks are refined, as a segmenter does it; None for not at all, as in the paper.
+        refine: How masks are refined, as a segmenter does it. None: they are not refined, as in the paper.
 
     Raises:
         EmatError: If the data set has no photos.
@@ -213,7 +213,7 @@ class OnePass:
         return found
 
     def _learnt_from(self, task: SharedTask) -> Learnt | None:
-        """What the method learns from the supports of a task; the same supports are learnt from once."""
+        """Return what the method learns from the supports of a task, which is kept for tasks with the same supports."""
         key = (task.ways, task.shots)
         kept = self._learnt.get(key)
         if kept is None:
@@ -245,7 +245,9 @@ class OnePass:
 
 
 class RefinedTasks:
-    """Refines the masks of tasks. Whether a class of a support photo suits MobileSAM is found out once.
+    """Refines the masks of tasks, as `Segmenter` does for photos.
+
+    Whether the examples of a class suit MobileSAM is found out once for each support photo.
 
     Args:
         dataset: The photos and masks.
@@ -260,10 +262,10 @@ class RefinedTasks:
         self._lock = Lock()
 
     def of_query(self, query: str) -> RefineTask:
-        """Return what refines the tasks of one query, which MobileSAM encodes at most once."""
+        """Return a function that refines the tasks of one query. MobileSAM encodes the photo at most once."""
         photo = self._dataset.image(query)
         sam = self._sam
-        encode = None if sam is None else cache(lambda: sam.encode(photo))  # tasks without a mask never need it
+        encode = None if sam is None else cache(lambda: sam.encode(photo))  # not needed if no task has a mask
 
         def refine(
             ways: Sequence[int], shots: Sequence[Sequence[str]], probabilities: NDArray[np.float32]
@@ -310,7 +312,7 @@ def labels_of_support(masks: Mapping[int, NDArray[np.bool_]], void: NDArray[np.b
 
 
 class _Kept(Generic[Key]):
-    """What a method made. Beyond `limit` bytes, what was not used for the longest time is dropped."""
+    """Keeps what a method computed. Beyond `limit` bytes, what was used longest ago is dropped."""
 
     def __init__(self, limit: int) -> None:
         self._limit, self._bytes = limit, 0

@@ -34,12 +34,12 @@ OWN_THRESHOLDS = "own"  # written instead of numbers if every head was evaluated
 OUTCOME_FIELDS = ("ways", "truth", "present", "intersections", "unions", "background", "foreground", "scores")
 SCORES = ("accuracy", "miou", "foreground_background_iou", "false_mask_rate", "false_area")
 INTERVAL_SEED, RESAMPLES, LEVEL = 0, 1000, 0.95
-RESAMPLES_AT_ONCE = 250  # for 4000 tasks their weights take 8 MB
+RESAMPLES_AT_ONCE = 250  # whose weights take 8 MB for 4000 tasks
 DIGITS = 6
 
 
 class Conditions(NamedTuple):
-    """What the folds share whose scores are averaged: everything about a configuration except its fold."""
+    """What must be equal for folds to be averaged: everything about a configuration except its fold."""
 
     dataset: str
     split: str
@@ -281,7 +281,7 @@ def read_results(path: Path) -> dict[str, Any]:
 
 
 def machine() -> dict[str, Any]:
-    """Describe this machine, as far as it explains times and the last digits of numbers."""
+    """Describe this machine: what may explain times, and differences in the last digits of numbers."""
     return {
         "platform": platform.platform(),
         "processor": platform.processor() or platform.machine(),

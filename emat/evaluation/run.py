@@ -40,7 +40,7 @@ Watch: TypeAlias = Callable[[Sequence[QueryWork]], Iterable[QueryWork]]  # passe
 
 @dataclass(frozen=True)
 class EvaluatedMethod:
-    """A method with its weights, described well enough for others to find the same weights again."""
+    """A method with its weights, and a description by which others can find the same weights."""
 
     method: Method
     backbone: str
@@ -76,11 +76,11 @@ def load_evaluated(
 
     Args:
         model: A head's file or name; None for the method `method` without training.
-        method: The method's name; beside `model` only where the file does not say it.
+        method: The method's name. With `model` it is needed only if the head's file does not say it.
         backbone: By default what the head's file says, or the method's own.
         image_size: Side of the square that photos are resized to; by default what the head's file says.
         device: "cpu", "cuda", "mps" or "auto".
-        beside: Another loaded method, whose frozen backbone is shared if it is the same.
+        beside: A method that is already loaded. Its frozen backbone is shared if the head needs the same one.
 
     Raises:
         EmatError: If neither is given, the method must be trained first, or the head cannot be loaded.
@@ -102,7 +102,7 @@ def load_evaluated(
 
 
 def _frozen_backbone(other: EvaluatedMethod, head: TrainedHead) -> Backbone | None:
-    """The backbone of `other` if `head` needs the same one and it was not trained."""
+    """Return the backbone of `other` if `head` needs the same one and it was not trained."""
     method = other.method
     found = getattr(method, "backbone", None)
     alike = (method.name, other.backbone) == (head.method, head.backbone) and not method.recipe.trains_backbone
@@ -139,7 +139,7 @@ class Run:
 
     @property
     def fingerprint(self) -> str:
-        """Hash of everything that the outcomes depend on, except the machine."""
+        """The hash of everything that the outcomes depend on, except the machine."""
         state = {
             "emat": __version__,
             "cells": [
@@ -162,7 +162,7 @@ class Run:
 
     @cached_property
     def refiner(self) -> str | None:
-        """What refines the masks on this machine: "auto" does other things where MobileSAM's weights are absent."""
+        """What refines the masks on this machine. What "auto" does depends on whether MobileSAM's weights are here."""
         return None if self.refine is None else refiner_of(self.refine)
 
     def thresholds_of(self, evaluated: EvaluatedMethod) -> Thresholds:

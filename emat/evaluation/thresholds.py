@@ -1,4 +1,4 @@
-"""The thresholds that suit a head best: the same predictions are scored at many thresholds."""
+"""Finds the best thresholds of a head, by scoring the same predictions at many thresholds."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -124,7 +124,7 @@ class _TaskCounts:
 
 
 def _count(task: SharedTask, decision: Decision, mask: NDArray[np.integer], classes: Sequence[int]) -> _TaskCounts:
-    """Count at every candidate. Many presence thresholds admit the same ways; pixels are counted once for each set."""
+    """Count at every candidate. Presence thresholds that admit the same ways share one count of the pixels."""
     ways, truth = task.ways, true_labels(task.ways, mask)
     gates = [tuple(score >= each for score in decision.certainty) for each in CANDIDATES]
     everything = (True,) * len(ways)
@@ -167,7 +167,7 @@ def _added(sums: Sequence[ScoreCounts], more: Sequence[ScoreCounts]) -> list[Sco
 
 @dataclass(frozen=True)
 class Remaining:
-    """A benchmark without the classes that are kept for a test, and what was left out, in words."""
+    """A benchmark without the classes that are kept for a test, and a text that says what was left out."""
 
     benchmark: Benchmark
     left_out: str | None

@@ -1,7 +1,7 @@
-"""The demonstration: two examples with masks, predictions for three other photos, a picture and a page of all of them.
+"""The demonstration: two examples with masks, predictions for three other photos, and a picture and a page of both.
 
-The page is a single file that loads nothing else.
-The photos are part of the package `gradio`. The masks of the two examples are in the folder of this file.
+The page is a single file that loads nothing else. The photos are part of the package `gradio`. The masks of the two
+examples are in the folder of this file.
 """
 
 import base64
@@ -30,6 +30,13 @@ QUERIES = {
     "small and fast": "media_assets/images/cheetah.jpg",
     "neither": "media_assets/images/tower.jpg",
 }
+
+# Of the picture; lengths in pixels.
+GROUND, PANEL, INK, QUIET, RULE = (250, 250, 248), (255, 255, 255), (30, 32, 38), (112, 116, 126), (226, 226, 222)
+MARGIN, GAP = 44, 28
+EXAMPLE, ANSWER = 270, 350  # width and height of a photo
+HEADER, TITLE, SCORE = 104, 38, 34
+TITLE_LETTERS, HEAD_LETTERS, LETTERS = 34, 20, 18
 
 
 @dataclass(frozen=True)
@@ -115,13 +122,6 @@ def answer_card(title: str, prediction: Prediction) -> AnswerCard:
             for index, (name, value) in enumerate(prediction.scores.items(), start=1)
         ),
     )
-
-
-GROUND, PANEL, INK, QUIET, RULE = (250, 250, 248), (255, 255, 255), (30, 32, 38), (112, 116, 126), (226, 226, 222)
-MARGIN, GAP = 44, 28
-EXAMPLE, ANSWER = 270, 350  # width and height of a picture in pixels
-HEADER, TITLE, SCORE = 104, 38, 34
-TITLE_LETTERS, HEAD_LETTERS, LETTERS = 34, 20, 18
 
 
 def draw_demo(examples: Sequence[ExampleCard], answers: Sequence[AnswerCard]) -> Image.Image:

@@ -136,7 +136,7 @@ class TaskSampler:
         return (self[index] for index in range(len(self)))
 
     def configuration(self) -> Configuration:
-        """Draw all tasks and return them with where they came from."""
+        """Draw all tasks, and return them with the list and protocol that they were drawn from."""
         source = self.fold_list
         return Configuration(
             source.dataset, source.fold, source.split, self.class_ids, source.sha256, self.protocol, tuple(self)

@@ -68,12 +68,12 @@ class Protocol:
             raise EmatError(f"theta is {self.theta}; it is a fraction of the photo, at least 0 and below 1")
 
     def as_json(self) -> dict[str, Any]:
-        """The protocol as values that JSON can hold."""
+        """Return the protocol as values that JSON can hold."""
         return {key: getattr(value, "value", value) for key, value in asdict(self).items()}
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> "Protocol":
-        """The protocol that `as_json` gave."""
+        """Return the protocol from what `as_json` gave."""
         new_ways = fields["new_ways"]
         typed = {
             "setting": Setting(fields["setting"]),

@@ -70,8 +70,8 @@ class TrainingTask:
 class TrainingList:
     """The photos and classes that tasks are drawn from: the entries of all sources, with classes merged by name.
 
-    Classes in `excluded`, under any of their names, are never drawn for a query or a support; photos may show them as
-    background. A class with a single photo cannot be both query and support: it is left out and listed in `lone`.
+    Classes in `excluded`, under any of their names, are never drawn for a query or a support, but photos may show them
+    as background. A class with a single photo is left out and listed in `lone`, because a task needs two photos of it.
     """
 
     def __init__(self, sources: Sequence[TrainingSource], excluded: Collection[str] = ()) -> None:
@@ -117,7 +117,7 @@ class TrainingList:
 
     @cached_property
     def sha256(self) -> str:
-        """Hash of everything that can be drawn, in its order."""
+        """The hash of all photos and classes that can be drawn, in their order."""
         lines = [f"{self.classes[c]}\t{photo.source}\t{photo.name}\n" for photo, c in self.entries]
         return hashlib.sha256("".join(lines).encode()).hexdigest()
 
@@ -178,10 +178,10 @@ class TrainingTasks:
         return TrainingTask(query, query_class, support, way, bool(flips[0]), bool(flips[1]))
 
     def _absent_classes(self, source: int, query_class: int) -> list[int]:
-        """The classes that may be asked for in vain: those that the query's own data set has photos of, if any.
+        """Return the classes for negative tasks: those that the query's own data set has photos of, if there are any.
 
-        A class of another data set would be told apart by the kind of photo alone, and nothing would be learnt from
-        its absence.
+        The photos of another data set look different. A network would learn to recognise the data set and not that the
+        class is absent.
         """
         count = len(self.drawn_from.classes)
         others = [(query_class + offset) % count for offset in range(1, count)]

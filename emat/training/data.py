@@ -38,7 +38,7 @@ from emat.training.options import TrainingOptions
 
 MASK_MEMORY = 2 * 2**30  # bytes of resized masks that are kept
 PHOTO_MEMORY = 2 * 2**30  # bytes of resized photos that are kept if the method trains its backbone
-ONE_CELL = 1 / 400  # of EMAT's support grid of 20 x 20: the mask of a smaller object may keep no token
+ONE_CELL = 1 / 400  # share of one cell of EMAT's 20 x 20 support grid; the mask of a smaller object may keep no token
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def open_run_data(options: TrainingOptions, watch: Watch = iter) -> RunData:
         watch: Wraps a sequence of photo names while their masks are read, to show how far that is.
 
     Raises:
-        EmatError: If data sets, lists, names and classes do not fit together; so nothing fails later in training.
+        EmatError: If data sets, lists, names and classes do not fit together. All of this is checked before training.
     """
     if not options.data:
         raise EmatError("there is no data set to train on; give one with --data DIR")

@@ -102,8 +102,8 @@ class TrainingOptions:
     exclude_classes: Annotated[tuple[str, ...], "Keep this class out of training, too. Repeatable."] = ()
     min_area: Annotated[
         float | None,
-        "A class is asked for only in photos of which it covers more than this share. Default: one cell of the support "
-        "grid; 0 with --lists.",
+        "Use a class of a photo only if it covers more than this share of the photo. Default: one cell of the support "
+        "grid, which is 0.0025; 0 with --lists.",
     ] = None
 
     val_data: Annotated[Path | None, "Data set to validate on. Default: the first one of --data."] = None
@@ -138,14 +138,14 @@ class TrainingOptions:
     mask_size: Annotated[
         int | None, "Pixels a side at which masks are compared in the loss. Default: the size of the photo."
     ] = None
-    positive: Annotated[float, "Share of tasks that ask for the class that the query was drawn for."] = POSITIVE
+    positive: Annotated[float, "Share of tasks whose query shows the class of the support."] = POSITIVE
     queries: Annotated[
         str | None,
         "How queries are chosen: listed goes through the list, drawn draws a class first. Default: listed if PASCAL is "
         "the only data set, otherwise drawn.",
     ] = None
     flip: Annotated[bool, "Mirror each photo half of the time."] = False
-    seed: Annotated[int, "Number from which tasks and first weights follow."] = 0
+    seed: Annotated[int, "Seed of the tasks and of the first weights."] = 0
 
     out: Annotated[Path | None, "Folder of the run. Default: runs/ and a name made from the options."] = None
     save_every: Annotated[int, "Save the state after this many steps, and after every epoch."] = 100

@@ -38,7 +38,7 @@ COLUMNS = (
     "cache_hits",
     "cache_bytes",
 )
-EVENT_VERSION = "brain.Event:2"  # with this version of its format, TensorBoard drops points that a resumed run replaces
+EVENT_VERSION = "brain.Event:2"  # in this version of the format, TensorBoard drops points that a resumed run replaces
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """The training loop. Lightning's Fabric provides devices, nodes and strategies; tasks and steps are decided here.
 
-A run depends on its options and on how far it is, and on nothing else. So a run that was killed at any moment continues
-as if it had not been interrupted, and any number of processes train on the same tasks.
+A run depends only on its options and on the number of steps done. So a run that was killed at any moment continues as
+if it had not been interrupted, and any number of processes train on the same tasks.
 """
 
 from dataclasses import asdict, replace
@@ -69,8 +69,8 @@ def train(options: TrainingOptions, *, resume: bool = False, watch: Watch = iter
         folder, changes = check_folder(options, resume)
         started_from = starting_head(options.start_from, options.method, options.backbone)
         data = open_run_data(options, watch if fabric.is_global_zero else iter)
-        # Up to here Lightning has started no other process, so an error is reported once. Nothing is written before all
-        # processes have looked at the folder.
+        # Lightning has not started other processes yet, so an error up to here is reported once. Nothing is written
+        # before all processes have looked at the folder.
         start(fabric)
         run = _Run(options, fabric, data, folder, started_from)
         if changes:
@@ -180,7 +180,7 @@ class _Run:
     def _validate(self) -> ValidationScores:
         assert self.data.validation is not None
         fabric = self.fabric
-        # A backbone that is trained changes its features, so its cache is good for one validation only.
+        # The features of a backbone that is trained change, so its cache can be used for one validation only.
         cache = self.cache or self._new_cache()
         own = validate(self.method, cache, self.data.validation, fabric.global_rank, fabric.world_size)
         if fabric.world_size == 1:

@@ -1,4 +1,4 @@
-"""One step of training: its tasks and learning rate, the gradients, the change of the weights and their moving average.
+"""One step of training: its tasks, its learning rate, the gradients, the update of the weights and of their average.
 
 The tasks and the learning rate follow from the number of the step alone, so a resumed run has no state of a scheduler
 or a sampler to restore.
@@ -129,7 +129,7 @@ class TaskLoss(nn.Module):
         Returns:
             The loss to differentiate, and (3,) with the total, mask and presence loss.
         """
-        # Every parameter takes part in every loss; otherwise a process would wait for gradients that never come.
+        # Every parameter must be part of every loss. Otherwise a process would wait for gradients that never come.
         nothing = torch.stack([p.sum() for p in self.method.parameters() if p.requires_grad]).sum() * 0.0
         if batch is None:
             return nothing, nothing.detach().expand(3)
