@@ -54,7 +54,7 @@ FOR_THE_USER = (
     errno.ENOSPC,
     errno.EFBIG,
     errno.EROFS,
-)  # the user can fix these, whatever raised them
+)  # errors of the system that the user can fix
 
 
 def _version(asked: bool) -> None:
