@@ -1,41 +1,27 @@
-"""Figures of real tasks and masks without any model: the settings (2, 7), and masks at coarse grids (5).
-
-A figure consists of rows of panels: photos with masks in the colours of their ways, and words above and beside them.
-"""
+"""Rows of panels: photos with masks in the colours of their ways, and words above, below and beside them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from emat.datasets.dataset import Dataset
-from emat.errors import EmatError
 from emat.formats.drawing import LabelMap
 from emat.images import Pixels, resize_mask, resize_photo
-from emat.model import FORMS
-from emat.model.encoding import kept_cells
-from emat.pictures.palette import PRINT_COLOURS, Colour
-from emat.reports.figures import QUIET, hex_colour, new_figure, title_figure
-from emat.reports.paper.attention_cost import GRID, MASK
-from emat.reports.paper.parts import Need, PaperTasks
-from emat.tasks.benchmark import object_sizes
-from emat.tasks.task import Setting, Task
+from emat.pictures.palette import INK, PRINT_COLOURS, Colour
+from emat.reports.figures import GRID as GRID_COLOUR
+from emat.reports.figures import QUIET, hex_colour, new_figure
 
 LONGEST = 320  # pixels of a panel's longer side
-PANEL_WIDTH, PANEL_HEIGHT, LABEL_ROOM, TITLE_ROOM = 1.55, 1.16, 0.3, 0.5  # inches
+PANEL, SMALL_PANEL = (1.6, 1.2), (1.15, 0.95)  # the width and height that pictures may have; inches, as all of these
+NARROWEST = 0.95
+MARGIN, GAP, LINE, WORDS_ROOM = 0.15, 0.16, 0.15, 0.95
+TITLE_ROOM, GROUP_ROOM, HEADING_ROOM = 0.45, 0.32, 0.36
+FRAME_COLOUR = "#adb5bd"
 BLANK: Colour = (233, 236, 239)  # instead of photos that must not be shown
 TINT = 0.55  # the share of a way's colour inside its mask
-FIRST_RULE = (
-    "The first task, by fold and index, to which the partially augmented setting adds a shot and the fully augmented "
-    "setting also a way; if there is none, the first that the fully augmented setting changes."
-)
-MASK_RULE = "Of all listed objects of the four folds, sorted by size, those at the 15th and at the 50th percentile."
-MASK_PERCENTILES = (15, 50)
-MASK_COLOUR, GROUND_COLOUR = (0, 114, 178), (233, 236, 239)
-MASK_PICTURE = 300  # pixels
 
 
 @dataclass(frozen=True)
@@ -46,48 +32,118 @@ class Panel:
     above: str = ""
     below: str = ""
     way: int | None = None
+    absent: str = ""  # what stands in a frame instead of the picture, such as "not run"
 
 
 @dataclass(frozen=True)
 class PanelRow:
-    """Panels side by side, with words at their left."""
+    """Panels side by side, with words at their left, and a heading above the row if a new part begins with it."""
 
     panels: tuple[Panel, ...]
     words: str = ""
+    heading: str = ""
 
 
-def draw_panels(title: str, rows: Sequence[PanelRow]) -> Any:
-    """Draw rows of panels."""
-    columns = max(len(row.panels) for row in rows)
-    has_words = any(row.words for row in rows)
-    side = 1.0 if has_words else 0.0
-    height = len(rows) * (PANEL_HEIGHT + LABEL_ROOM) + TITLE_ROOM
-    figure = new_figure(columns * (PANEL_WIDTH + 0.1) + side, height)
-    title_figure(figure, title)
-    widths = [side, *[PANEL_WIDTH] * columns] if has_words else [PANEL_WIDTH] * columns
-    grid = figure.add_gridspec(len(rows), len(widths), width_ratios=widths)
-    for index, row in enumerate(rows):
-        if has_words:
-            axes = figure.add_subplot(grid[index, 0])
-            axes.axis("off")
-            axes.text(0.5, 0.5, row.words, ha="center", va="center", fontsize=8, transform=axes.transAxes)
-        for column, panel in enumerate(row.panels):
-            _draw_panel(figure.add_subplot(grid[index, column + has_words]), panel)
+def draw_panels(
+    title: str,
+    rows: Sequence[PanelRow],
+    groups: Sequence[tuple[str, int]] = (),
+    room: tuple[float, float] = PANEL,
+) -> Any:
+    """Draw rows of panels, everything at its place in inches.
+
+    Args:
+        title: The title of the figure.
+        rows: The rows. What stands above panels is taken from the first.
+        groups: Names of neighbouring columns, and how many columns each stands over.
+        room: The width and height that a picture may have.
+    """
+    sizes = [[_fitted(panel, room) for panel in row.panels] for row in rows]
+    lefts, widths = _columns(sizes, [count for _, count in groups], any(row.words for row in rows))
+    tops, y = [], TITLE_ROOM + (GROUP_ROOM if groups else 0)
+    y += LINE * max(panel.above.count("\n") + bool(panel.above) for panel in rows[0].panels)
+    for row, fitted in zip(rows, sizes, strict=True):
+        y += HEADING_ROOM if row.heading else 0
+        tops.append(y)
+        lines = max(panel.below.count("\n") + bool(panel.below) for panel in row.panels)
+        y += max(high for _, high in fitted) + LINE * lines + GAP
+    width = lefts[-1] + widths[-1] + MARGIN
+    figure = new_figure(width, y)
+    figure.set_layout_engine("none")
+    axes = figure.add_axes((0, 0, 1, 1))
+    axes.set_xlim(0, width)
+    axes.set_ylim(y, 0)  # inches from the top
+    axes.axis("off")
+    axes.text(MARGIN, MARGIN, title, fontsize=11, va="top", color=hex_colour(INK))
+    first = 0
+    for name, count in groups:
+        start, end = lefts[first], lefts[first + count - 1] + widths[first + count - 1]
+        axes.text((start + end) / 2, TITLE_ROOM + GROUP_ROOM - 0.1, name, ha="center", va="bottom", fontsize=8)
+        axes.plot([start, end], [TITLE_ROOM + GROUP_ROOM - 0.06] * 2, color=GRID_COLOUR, linewidth=1)
+        first += count
+    for row, fitted, top in zip(rows, sizes, tops, strict=True):
+        height = max(high for _, high in fitted)
+        if row.heading:
+            axes.plot([MARGIN, width - MARGIN], [top - HEADING_ROOM + 0.02] * 2, color=GRID_COLOUR, linewidth=1)
+            axes.text(MARGIN, top - 0.08, row.heading, fontsize=8, va="bottom", color=QUIET)
+        axes.text(MARGIN, top + height / 2, row.words, va="center", fontsize=8, linespacing=1.3)
+        for panel, (wide, high), left, broad in zip(row.panels, fitted, lefts, widths, strict=False):
+            place = Placed(left + (broad - wide) / 2, top + (height - high) / 2, wide, high)
+            _draw_panel(axes, panel, place, top, top + height)
+    # Pictures set the limits to their own; these are the figure's.
+    axes.set_xlim(0, width)
+    axes.set_ylim(y, 0)
+    axes.set_aspect("auto")
     return figure
 
 
-def _draw_panel(axes: Any, panel: Panel) -> None:
-    axes.set_xticks([])
-    axes.set_yticks([])
-    axes.spines[:].set_visible(False)
-    axes.set_title(panel.above, fontsize=8, pad=3)
+@dataclass(frozen=True)
+class Placed:
+    """Where a picture is, in inches from the upper left corner of the figure."""
+
+    left: float
+    top: float
+    width: float
+    height: float
+
+
+def _fitted(panel: Panel, room: tuple[float, float]) -> tuple[float, float]:
+    """The width and height of a panel's picture in inches."""
     if panel.picture is None:
-        axes.axis("off")
-        axes.set_title(panel.above, fontsize=8, pad=3, color=QUIET)
-    else:
-        axes.imshow(panel.picture, interpolation="nearest")
+        return room if panel.absent else (0.0, 0.0)
+    height, width = panel.picture.shape[:2]
+    scale = min(room[0] / width, room[1] / height)
+    return width * scale, height * scale
+
+
+def _columns(
+    sizes: Sequence[Sequence[tuple[float, float]]], groups: Sequence[int], words: bool
+) -> tuple[list[float], list[float]]:
+    """Where each column begins, and how wide it is; there is more room between groups."""
+    count = max(map(len, sizes))
+    widths = [max(NARROWEST, *(row[column][0] for row in sizes if column < len(row))) for column in range(count)]
+    starts = {sum(groups[:index]) for index in range(1, len(groups))}
+    lefts, x = [], MARGIN + (WORDS_ROOM if words else 0)
+    for column, width in enumerate(widths):
+        x += GAP if column in starts else 0
+        lefts.append(x)
+        x += width + GAP
+    return lefts, widths
+
+
+def _draw_panel(axes: Any, panel: Panel, place: Placed, row_top: float, row_bottom: float) -> None:
+    middle, bottom = place.left + place.width / 2, place.top + place.height
+    if panel.picture is not None:
+        extent = (place.left, place.left + place.width, bottom, place.top)
+        axes.imshow(panel.picture, interpolation="nearest", extent=extent)
+    elif panel.absent:
+        xs = [place.left, place.left + place.width, place.left + place.width, place.left, place.left]
+        ys = [place.top, place.top, bottom, bottom, place.top]
+        axes.plot(xs, ys, linestyle=(0, (3, 3)), color=FRAME_COLOUR, linewidth=0.8)
+        axes.text(middle, place.top + place.height / 2, panel.absent, ha="center", va="center", fontsize=8, color=QUIET)
+    axes.text(middle, row_top - 0.06, panel.above, ha="center", va="bottom", fontsize=8)
     colour = QUIET if panel.way is None else _dark(PRINT_COLOURS[panel.way % len(PRINT_COLOURS)])
-    axes.text(0.5, -0.03, panel.below, ha="center", va="top", fontsize=7, color=colour, transform=axes.transAxes)
+    axes.text(middle, row_bottom + 0.05, panel.below, ha="center", va="top", fontsize=7, color=colour)
 
 
 def _dark(colour: Colour) -> str:
@@ -134,6 +190,19 @@ class TaskPainter:
         return _tinted(ground, resize_mask(np.asarray(label_map, np.uint8), size))
 
 
+def side_by_side(pictures: Sequence[Pixels]) -> Pixels:
+    """Return several pictures as one, at the height of the lowest, with a white line between them."""
+    if len(pictures) == 1:
+        return pictures[0]
+    height = min(len(picture) for picture in pictures)
+    line = np.full((height, 4, 3), 255, np.uint8)
+    parts: list[Pixels] = []
+    for picture in pictures:
+        width = max(1, round(picture.shape[1] * height / picture.shape[0]))
+        parts += [line, resize_photo(picture, (height, width))]
+    return np.concatenate(parts[1:], axis=1)
+
+
 def _tinted(photo: Pixels, label_map: NDArray[np.uint8]) -> Pixels:
     picture = photo.astype(np.float32)
     for label in np.unique(label_map):
@@ -145,133 +214,3 @@ def _tinted(photo: Pixels, label_map: NDArray[np.uint8]) -> Pixels:
             core = padded[:-2, 1:-1] & padded[2:, 1:-1] & padded[1:-1, :-2] & padded[1:-1, 2:]
             picture[inside & ~core] = colour
     return picture.round().astype(np.uint8)
-
-
-def settings_figure(tasks: PaperTasks, painter: TaskPainter) -> Any:
-    """Figure 2: which annotations of a 2-way 1-shot support set each setting keeps."""
-    by_setting = example_task(tasks, way=2, shot=1)
-    original, full = by_setting[Setting.ORIGINAL], by_setting[Setting.FULLY_AUGMENTED]
-    colours = _all_classes(tasks, full)
-    rows = []
-    for index, (way, names) in enumerate(zip(original.ways, original.shots, strict=True)):
-        name = names[0]
-        shown = [class_id for class_id in tasks.areas[name] if class_id in colours]
-        head = index == 0
-        panels = [Panel(painter.photo(name), "photo" if head else "")] if painter.photos else []
-        panels.append(_shown(tasks, painter, name, colours, shown, "available" if head else ""))
-        for setting, task in by_setting.items():
-            kept = [c for c, shots in zip(task.ways, task.shots, strict=True) if name in shots]
-            title = setting.value.replace("-", " ").replace("augmented", "aug.") if head else ""
-            panels.append(_shown(tasks, painter, name, colours, kept, title))
-        rows.append(PanelRow(tuple(panels), f"way {index + 1}:\n{tasks.dataset.classes[way - 1]}"))
-    return draw_panels("What each setting keeps of a 2-way 1-shot support set", rows)
-
-
-def augmentation_figure(tasks: PaperTasks, painter: TaskPainter) -> Any:
-    """Figure 7: how a 2-way 2-shot support set grows in the augmented settings; every row is a way."""
-    by_setting = example_task(tasks, way=2, shot=2)
-    original, full = by_setting[Setting.ORIGINAL], by_setting[Setting.FULLY_AUGMENTED]
-    colours = _all_classes(tasks, full)
-    drawn = dict(zip(original.ways, original.shots, strict=True))
-    rows = []
-    for index, way in enumerate(full.ways):
-        panels: list[Panel] = []
-        for setting, task in by_setting.items():
-            shots = len(task.shots[0])
-            title = f"{setting.value.replace('-', ' ')}\n{len(task.ways)}-way {shots}-shot" if index == 0 else ""
-            names = task.shots[task.ways.index(way)] if way in task.ways else ()
-            panels += _shots(painter, names, colours, way, drawn.get(way, ()))
-            panels += [Panel(None)] * (shots - len(names))
-            panels[-shots] = replace(panels[-shots], above=title)
-        rows.append(PanelRow(tuple(panels), f"way {index + 1}:\n{tasks.dataset.classes[way - 1]}"))
-    return draw_panels("How each setting augments a 2-way 2-shot task", rows)
-
-
-def _shots(
-    painter: TaskPainter, names: Sequence[str], colours: Sequence[int], way: int, drawn: Sequence[str]
-) -> list[Panel]:
-    """The shots of a way, with what is known of each: drawn for the task, added by the setting, or repeated."""
-    panels, seen = [], set[str]()
-    for name in names:
-        status = "repeated" if name in seen else "drawn" if name in drawn else "added"
-        seen.add(name)
-        panels.append(Panel(painter.with_classes(name, colours, [way]), below=status, way=colours.index(way)))
-    return panels
-
-
-def mask_figure(tasks: PaperTasks) -> Any:
-    """Figure 5: the masks of two objects as the attention layers of CST and EMAT see them."""
-    cst, emat = FORMS["cst"], FORMS["emat"]
-    grids = (
-        ("full", MASK),
-        ("tokens", GRID),
-        ("CST, layer 1", cst.support_grid),
-        ("CST, layer 2", cst.support_grid // cst.windows[0].side),
-        ("EMAT, layer 1", emat.support_grid),
-        ("EMAT, layer 2", emat.support_grid // emat.windows[0].side),
-    )
-    rows = []
-    for index, (name, class_id) in enumerate(_objects_at(tasks, MASK_PERCENTILES)):
-        mask = resize_mask((tasks.dataset.mask(name) == class_id).astype(np.uint8), (MASK, MASK))
-        panels = []
-        for words, side in grids:
-            title = f"{words}\n{side} × {side}" if index == 0 else ""
-            panels.append(Panel(_mask_picture(mask, side), title))
-        size = tasks.areas[name][class_id]
-        rows.append(PanelRow(tuple(panels), f"{tasks.dataset.classes[class_id - 1]}\n{size:.1%} of\nthe photo"))
-    return draw_panels("Support masks at the resolutions of the attention layers", rows)
-
-
-def example_task(tasks: PaperTasks, way: int, shot: int) -> dict[Setting, Task]:
-    """Return the same task in the three settings, chosen by `FIRST_RULE`.
-
-    Raises:
-        EmatError: If no setting changes any task.
-    """
-    needs = {setting: Need(way, shot, setting) for setting in Setting}
-    found: dict[Setting, Task] | None = None
-    for of_fold in zip(*map(tasks.samplers, needs.values()), strict=True):
-        for same in zip(*of_fold, strict=True):
-            task = dict(zip(needs, same, strict=True))
-            full = task[Setting.FULLY_AUGMENTED]
-            if full.augmented and found is None:
-                found = task
-            if task[Setting.PARTIALLY_AUGMENTED].augmented and len(full.ways) > way:
-                return task
-    if found is None:
-        raise EmatError("no task of these lists is changed by an augmented setting, so there is none to show")
-    return found
-
-
-def _all_classes(tasks: PaperTasks, task: Task) -> list[int]:
-    """The ways of the fully augmented task, and then every other class that its supports show."""
-    others = [class_id for names in task.shots for name in names for class_id in tasks.areas[name]]
-    return list(dict.fromkeys([*task.ways, *sorted(others)]))
-
-
-def _shown(
-    tasks: PaperTasks, painter: TaskPainter, name: str, colours: Sequence[int], classes: Sequence[int], title: str
-) -> Panel:
-    words = ", ".join(tasks.dataset.classes[class_id - 1] for class_id in classes)
-    return Panel(replace(painter, photos=False).with_classes(name, colours, classes), title, words)
-
-
-def _objects_at(tasks: PaperTasks, percentiles: Sequence[int]) -> list[tuple[str, int]]:
-    entries, sizes = [], []
-    for fold_list in tasks.benchmark.fold_lists:
-        entries += list(fold_list.entries)
-        sizes += object_sizes(fold_list, tasks.areas).tolist()
-    order = np.argsort(sizes, kind="stable")
-    return [entries[order[round(percent / 100 * (len(order) - 1))]] for percent in percentiles]
-
-
-def _mask_picture(mask: Pixels, side: int) -> Pixels:
-    """A mask (H, W) at a grid of `side`, as the network resizes it, enlarged."""
-    if side >= len(mask):
-        small = mask > 0
-    else:
-        small = np.zeros(side * side, bool)
-        small[kept_cells(torch.from_numpy(mask), side).numpy()] = True
-        small = small.reshape(side, side)
-    large = resize_mask(small.astype(np.uint8), (min(LONGEST, MASK_PICTURE),) * 2) > 0
-    return np.where(large[..., None], np.array(MASK_COLOUR, np.uint8), np.array(GROUND_COLOUR, np.uint8))

@@ -23,14 +23,7 @@ from emat.reports.paper.charts import (
 from emat.reports.paper.measuring import RESULTS, Ledger, MeasuringPlan
 from emat.reports.paper.models import PaperModel, support_tokens
 from emat.reports.paper.page import PaperFigure, page, write_tables
-from emat.reports.paper.panels import (
-    FIRST_RULE,
-    MASK_RULE,
-    TaskPainter,
-    augmentation_figure,
-    mask_figure,
-    settings_figure,
-)
+from emat.reports.paper.panels import TaskPainter
 from emat.reports.paper.paper_tables import (
     ablation_table,
     attention_table,
@@ -41,7 +34,17 @@ from emat.reports.paper.paper_tables import (
     table_costs,
 )
 from emat.reports.paper.parts import CURVES, FILTERED, SIZES, Part, models_of
-from emat.reports.paper.qualitative import QUERY_RULE, SMALL_RULE, queries_figure, small_objects_figure
+from emat.reports.paper.qualitative import (
+    FIRST_RULE,
+    MASK_RULE,
+    QUERY_RULE,
+    SMALL_RULE,
+    augmentation_figure,
+    mask_figure,
+    queries_figure,
+    settings_figure,
+    small_objects_figure,
+)
 from emat.reports.tables import DATASETS
 from emat.tasks.task import TASKS_PER_FOLD
 
