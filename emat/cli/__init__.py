@@ -49,12 +49,7 @@ OLD_SPELLINGS: dict[str, dict[str, str]] = {
 
 INTERRUPTED = 130
 USER_CAN_FIX = 2
-FOR_THE_USER = (
-    errno.ENAMETOOLONG,
-    errno.ENOSPC,
-    errno.EFBIG,
-    errno.EROFS,
-)  # errors of the system that the user can fix
+FOR_THE_USER = (errno.ENAMETOOLONG, errno.ENOSPC, errno.EFBIG, errno.EROFS)  # the user can fix these
 
 
 def _version(asked: bool) -> None:
