@@ -54,6 +54,20 @@ def fold_lists(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def head(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A head with random weights, so that tests of heads do not depend on the quality of a trained one."""
+    import torch  # not before the number of threads is set, above
+
+    from emat.methods.trained_head import save_head
+    from emat.model import build
+
+    torch.manual_seed(0)
+    path = tmp_path_factory.mktemp("heads") / "tiny.safetensors"
+    save_head(path, build("emat", channels=42).state_dict(), {"backbone": "efficientnet-lite2", "image_size": "64"})
+    return path
+
+
 @pytest.fixture
 def server() -> Iterator[Server]:
     running = Server(bytes(range(256)) * 4096)  # 1 MiB

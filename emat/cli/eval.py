@@ -16,7 +16,7 @@ from emat.distributed import Processes, find_processes
 from emat.errors import EmatError
 from emat.evaluation.one_pass import default_limits
 from emat.evaluation.results import OWN_THRESHOLDS, read_results, results, write_results
-from emat.evaluation.run import EvaluatedMethod, Run, evaluate, load_evaluated, remove_journals, seconds_spent
+from emat.evaluation.run import EvaluatedMethod, Run, evaluate, load_folds, remove_journals, seconds_spent
 from emat.files import check_output
 from emat.methods.base import PAPER_THRESHOLD, Thresholds
 from emat.methods.head_training import training_of
@@ -219,26 +219,18 @@ def _prepare(options: EvalOptions, processes: Processes) -> tuple[Run, Dataset]:
 def _load_methods(
     options: EvalOptions, configurations: Sequence[Configuration], device: str
 ) -> dict[int, EvaluatedMethod]:
-    """Load the head of each fold; folds with the same head share it."""
-    built: dict[str | None, EvaluatedMethod] = {}
-    methods: dict[int, EvaluatedMethod] = {}
-    for fold in dict.fromkeys(each.fold for each in configurations):
-        model = None if options.model is None else _head_of_fold(options.model, fold)
-        if model not in built:
-            built[model] = load_evaluated(
-                model,
-                options.method,
-                backbone=options.backbone,
-                image_size=options.size,
-                device=device,
-                beside=next(iter(built.values()), None),
-            )
-            if options.learn:
-                evaluated = built[model]
-                thresholds = options.thresholds() or evaluated.thresholds
-                built[model] = replace(evaluated, method=LearningMethod(evaluated.method, thresholds))
-        methods[fold] = built[model]
-    return methods
+    """Load the head of each fold, with a learner if that is asked for."""
+    folds = dict.fromkeys(each.fold for each in configurations)
+    heads = {fold: None if options.model is None else _head_of_fold(options.model, fold) for fold in folds}
+    methods = load_folds(heads, options.method, backbone=options.backbone, image_size=options.size, device=device)
+    if not options.learn:
+        return methods
+    chosen = options.thresholds()
+    learning = {
+        id(each): replace(each, method=LearningMethod(each.method, chosen or each.thresholds))
+        for each in methods.values()
+    }
+    return {fold: learning[id(each)] for fold, each in methods.items()}
 
 
 def _warn_of_seen_classes(model: str, configurations: Sequence[Configuration], dataset: Dataset) -> None:

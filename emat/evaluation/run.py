@@ -101,6 +101,24 @@ def load_evaluated(
     )
 
 
+def load_folds(
+    heads: Mapping[int, str | None],
+    method: str | None = None,
+    *,
+    backbone: str | None = None,
+    image_size: int | None = None,
+    device: str | torch.device | None = None,
+) -> dict[int, EvaluatedMethod]:
+    """Load the head of each fold, given by fold; folds with the same head share it. See `load_evaluated`."""
+    built: dict[str | None, EvaluatedMethod] = {}
+    for head in dict.fromkeys(heads.values()):
+        beside = next(iter(built.values()), None)
+        built[head] = load_evaluated(
+            head, method, backbone=backbone, image_size=image_size, device=device, beside=beside
+        )
+    return {fold: built[head] for fold, head in heads.items()}
+
+
 def _frozen_backbone(other: EvaluatedMethod, head: TrainedHead) -> Backbone | None:
     """Return the backbone of `other` if `head` needs the same one and it was not trained."""
     method = other.method

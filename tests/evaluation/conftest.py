@@ -4,12 +4,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
 from emat.images import write_indexed_png
-from emat.methods.trained_head import save_head
-from emat.model import build
 
 COLOURS = {1: (220, 40, 40), 2: (40, 200, 60), 3: (50, 80, 230), 4: (230, 210, 40)}
 PHOTOS_PER_CLASS = 5
@@ -40,15 +37,6 @@ def make_photos(root: Path) -> Path:
 @pytest.fixture(scope="session")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_photos(tmp_path_factory.mktemp("data") / "shapes")
-
-
-@pytest.fixture(scope="session")
-def head(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    torch.manual_seed(0)
-    path = tmp_path_factory.mktemp("heads") / "tiny.safetensors"
-    metadata = {"backbone": "efficientnet-lite2", "image_size": "64"}
-    save_head(path, build("emat", channels=42).state_dict(), metadata)
-    return path
 
 
 @pytest.fixture(autouse=True)

@@ -11,11 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
-
-from emat.methods.trained_head import save_head
-from emat.model import build
 
 
 @dataclass(frozen=True)
@@ -70,14 +66,6 @@ def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
     running = Commands(tmp_path_factory.mktemp("home"))
     yield running
     running.close()
-
-
-@pytest.fixture(scope="session")
-def head(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    torch.manual_seed(0)
-    path = tmp_path_factory.mktemp("heads") / "tiny.safetensors"
-    save_head(path, build("emat", channels=42).state_dict(), {"backbone": "efficientnet-lite2", "image_size": "64"})
-    return path
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ from importlib import resources
 from pathlib import Path
 
 from emat.errors import EmatError
-from emat.evaluation.run import EvaluatedMethod, load_evaluated
+from emat.evaluation.run import EvaluatedMethod, load_folds
 from emat.methods.head_training import training_of
 from emat.methods.trained_head import find_head, head_file, is_training_free
 from emat.model.network import Network
@@ -74,17 +74,8 @@ class PaperModel:
         Raises:
             EmatError: If a head or its backbone cannot be loaded.
         """
-        built: dict[str | None, EvaluatedMethod] = {}
-        for head in dict.fromkeys(map(self.head_of, folds)):
-            built[head] = load_evaluated(
-                head,
-                self.method,
-                backbone=self.backbone,
-                image_size=self.size,
-                device=device,
-                beside=next(iter(built.values()), None),
-            )
-        return {fold: built[self.head_of(fold)] for fold in folds}
+        heads = {fold: self.head_of(fold) for fold in folds}
+        return load_folds(heads, self.method, backbone=self.backbone, image_size=self.size, device=device)
 
     def warnings(self, classes_of: Mapping[int, Sequence[str]]) -> list[str]:
         """Return a sentence for each fold whose head was trained on the names `classes_of` that fold."""
