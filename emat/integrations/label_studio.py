@@ -9,6 +9,7 @@ import base64
 import binascii
 import os
 import re
+import sys
 import urllib.error
 import urllib.request
 import xml.etree.ElementTree as ElementTree
@@ -72,6 +73,15 @@ class LabelConfig:
         raise EmatError("the labelling interface has no BrushLabels or PolygonLabels for an Image; add one of them")
 
 
+@dataclass(frozen=True)
+class Submitted:
+    """An annotation that somebody submitted."""
+
+    task: Mapping[str, Any]
+    config: LabelConfig
+    masks: dict[str, NDArray[np.bool_]]
+
+
 class LabelStudioBackend:
     """Answers the requests of one Label Studio.
 
@@ -112,17 +122,29 @@ class LabelStudioBackend:
             results.append({"result": found, "score": score, "model_version": self.version})
         return {"results": results, "model_version": self.version}
 
-    async def webhook(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Learn from an annotation that was submitted or changed; a task's new annotation replaces its old one."""
+    def submitted(self, request: Mapping[str, Any]) -> Submitted | None:
+        """Read an annotation that was submitted or changed; None if the request is about something else.
+
+        Raises:
+            EmatError: If it cannot be read.
+        """
         if request.get("action") not in LEARNT_FROM:
-            return {"status": "nothing to do", "model_version": self.version}
+            return None
         config = LabelConfig.read(str(request.get("project", {}).get("label_config", "")))
-        task, annotation = request.get("task", {}), request.get("annotation", {})
-        masks = masks_of(annotation.get("result", []))
-        name = f"task {task.get('id')}"
-        photo = await asyncio.to_thread(self._photo, task, config)
-        await asyncio.to_thread(self.served.teach, Example(photo, masks, name=name), replaces=name)
-        return {"status": "learnt", "model_version": self.version}
+        masks = masks_of(request.get("annotation", {}).get("result", []))
+        return Submitted(request.get("task", {}), config, masks)
+
+    def learn(self, submitted: Submitted) -> None:
+        """Learn from an annotation; a task's new annotation replaces its old one.
+
+        Label Studio waits one second for an answer, so this runs after it, and a problem can only be reported here.
+        """
+        name = f"task {submitted.task.get('id')}"
+        try:
+            photo = self._photo(submitted.task, submitted.config)
+            self.served.teach(Example(photo, submitted.masks, name=name), replaces=name)
+        except EmatError as error:
+            print(f"emat: the annotation of {name} was not learnt: {error}", file=sys.stderr, flush=True)
 
     def _photo(self, task: Mapping[str, Any], config: LabelConfig) -> bytes:
         address = str(task.get("data", {}).get(config.photo_key, ""))
@@ -311,6 +333,7 @@ def _from_data_address(address: str) -> bytes:
 def add_label_studio(app: Any, served: Served) -> LabelStudioBackend:
     """Add the protocol's addresses to the application; `POST /predict` with JSON is handed over by the server."""
     from fastapi import Request, Response
+    from starlette.background import BackgroundTask
 
     backend = LabelStudioBackend(served)
     most = served.options.most_bytes
@@ -320,8 +343,12 @@ def add_label_studio(app: Any, served: Served) -> LabelStudioBackend:
         return json_response(backend.setup(await json_of(request, most)))
 
     async def webhook(request: Request) -> Response:
-        """Learn from a submitted annotation."""
-        return json_response(await backend.webhook(await json_of(request, most)), 201)
+        """Learn from a submitted annotation, after the answer."""
+        submitted = backend.submitted(await json_of(request, most))
+        if submitted is None:
+            return json_response({"status": "nothing to do", "model_version": backend.version}, 201)
+        learning = BackgroundTask(backend.learn, submitted)
+        return json_response({"status": "learning", "model_version": backend.version}, 201, learning)
 
     async def versions() -> Response:
         """The version of the suggestions."""

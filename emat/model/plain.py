@@ -145,7 +145,7 @@ def _kept_tokens(form: PlainForm, masks: Tensor, support_tokens: int) -> Tensor:
     side = round((support_tokens - first) ** 0.5)
     small = F.interpolate(masks[:, None].float(), (side, side), mode="bilinear", align_corners=True)
     kept = small.flatten(1) > 0
-    return torch.cat([kept.new_ones(len(kept), first), kept], dim=1)
+    return F.pad(kept, (first, 0), value=True)
 
 
 def _attend_kept(q: Tensor, k: Tensor, v: Tensor, kept: Tensor) -> Tensor:

@@ -149,11 +149,11 @@ async def json_of(request: Any, most: int) -> dict[str, Any]:
     return found
 
 
-def json_response(value: Any, status: int = 200) -> Any:
-    """Return a response of JSON."""
+def json_response(value: Any, status: int = 200, afterwards: Any = None) -> Any:
+    """Return a response of JSON; `afterwards` is a task of Starlette that runs when it was sent."""
     from fastapi import Response
 
-    return Response(json.dumps(value), status, media_type="application/json")
+    return Response(json.dumps(value), status, media_type="application/json", background=afterwards)
 
 
 def said(status: int, sentence: str, headers: dict[str, str] | None = None) -> Any:

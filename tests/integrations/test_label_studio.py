@@ -147,8 +147,22 @@ def test_a_submitted_annotation_is_an_example_and_a_second_one_replaces_it(clien
     assert client.get("/classes").json()["examples"] == 4
     client.post("/webhook", json=annotation_request(image, [brush(mask, "bar")], task=8))
     assert client.get("/classes").json()["examples"] == 5
+    assert answer.json()["status"] == "learning"
     other = {"action": "PROJECT_UPDATED", "project": {"id": 1}}
     assert client.post("/webhook", json=other).json()["status"] == "nothing to do"
+
+
+def test_an_annotation_that_cannot_be_learnt_is_reported_and_the_server_goes_on(
+    client: TestClient, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = np.ones((9, 9), bool)  # not of the photo's size
+    answer = client.post("/webhook", json=annotation_request(data_address(photo_of(9)), [brush(small, "bar")]))
+    assert answer.status_code == 201
+    assert "the annotation of task 7 was not learnt" in capsys.readouterr().err
+    assert client.get("/classes").json()["examples"] == 3
+    unreadable = brush(small, "bar") | {"original_width": 5}
+    refused = client.post("/webhook", json=annotation_request(data_address(photo_of(9)), [unreadable]))
+    assert refused.status_code == 422
 
 
 def test_a_server_without_examples_suggests_nothing_and_learns(tiny_head: Path) -> None:

@@ -148,6 +148,17 @@ def test_onnxruntime_answers_as_predict_in_any_batch(exported: tuple[Segmenter, 
     assert float(metadata["mask_threshold"]) == segmenter.thresholds.mask
 
 
+def test_the_head_alone_is_written_for_any_batch(tmp_path: Path) -> None:
+    pytest.importorskip("onnx", reason="export needs the extra `export`")
+    pytest.importorskip("onnxruntime", reason="export needs the extra `export`")
+    from emat.scale.export import export_head
+
+    written = export_head(tiny_dinov2("emat"), tmp_path / "head.onnx")
+    assert written.difference < 1e-4
+    assert written.inputs["query"] == ["batch", 4, 17, 12]
+    assert set(written.outputs) == {"masks", "presence"}
+
+
 def test_the_example_runs_it_without_torch_and_emat(exported: tuple[Segmenter, Path], tmp_path: Path) -> None:
     segmenter, path = exported
     Image.fromarray(photo_of(8)).save(tmp_path / "photo.png")
