@@ -42,7 +42,9 @@ class HeadOptions:
     model: Annotated[
         str | None, "The head: a file or a name from `emat weights list`; {fold} stands for the number of the fold."
     ] = None
-    method: Annotated[str | None, "A method that needs no training, instead of --model."] = None
+    method: Annotated[
+        str | None, "A method that needs no training, instead of --model; or another method for the head."
+    ] = None
     backbone: Annotated[str | None, "The backbone. Default: the one that the head was trained with."] = None
     size: WorkingSize = None
 

@@ -51,7 +51,7 @@ def command(
     size: Annotated[
         str | None,
         typer.Option(
-            help="Learn from photos of at most this many pixels a side, 400 by default; auto: by the forecast."
+            help="Learn from photos of at most this many pixels a side. auto chooses by the forecast. Default: 400."
         ),
     ] = None,
     stretch: StretchOption = None,

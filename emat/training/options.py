@@ -65,7 +65,7 @@ class TrainingOptions:
         str, "Method to train: emat, cst, an ablation or a baseline. An unknown name lists all methods."
     ] = "emat"
     backbone: Annotated[str | None, "Frozen backbone. Default: the method's own."] = None
-    size: Annotated[int | None, "Photos are resized to this many pixels a side. Default: the backbone's size."] = None
+    size: Annotated[int | None, "Resize photos to this many pixels a side. Default: the backbone's size."] = None
     support_grid: Annotated[
         int | None, "Side of the support grid of EMAT and CST. Default: the published one, 20 for EMAT and 12 for CST."
     ] = None
@@ -149,11 +149,11 @@ class TrainingOptions:
 
     out: Annotated[Path | None, "Folder of the run. Default: runs/ and a name made from the options."] = None
     save_every: Annotated[int, "Save the state after this many steps, and after every epoch."] = 100
-    cache: Annotated[Path | None, "Folder that keeps photos' features between runs. Default: only memory."] = None
+    cache: Annotated[Path | None, "Folder that keeps the features of photos between runs. Default: only memory."] = None
     cache_float16: Annotated[bool, "Keep features in half precision."] = False
     cache_memory: Annotated[float, "Gigabytes of features that each process keeps in memory."] = 8.0
     cache_disk: Annotated[float | None, "Gigabytes that the folder --cache may take. Default: no limit."] = None
-    device: Annotated[str, "cpu, cuda, mps or auto."] = "auto"
+    device: Annotated[str, "auto, cpu, cuda or mps."] = "auto"
     devices: Annotated[int, "Devices of a node, or processes on a CPU. Under torchrun: those that it started."] = 1
     nodes: Annotated[int, "Number of nodes. Under torchrun: those that it started."] = 1
     strategy: Annotated[str, "Lightning's strategy for several devices, such as ddp."] = "auto"
