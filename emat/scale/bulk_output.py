@@ -32,7 +32,7 @@ class Photo:
 
 
 @dataclass(frozen=True)
-class Place:
+class Storage:
     """A folder or file, local or in a bucket.
 
     Attributes:
@@ -46,7 +46,7 @@ class Place:
     start: str
 
     @classmethod
-    def at(cls, address: str) -> "Place":
+    def at(cls, address: str) -> "Storage":
         """Open an address. A plain path is one of this machine.
 
         Raises:
@@ -68,11 +68,11 @@ class Place:
         return self.start + self.root
 
     def holds(self, address: str) -> bool:
-        """Whether an address is this place or below it."""
+        """Whether an address is this storage or below it."""
         return address == self.address or address.startswith(self.address + "/")
 
     def read(self, address: str) -> bytes:
-        """Return the content of a file of this place.
+        """Return the content of a file of this storage.
 
         Raises:
             EmatError: If it cannot be read.
@@ -116,7 +116,7 @@ class Place:
         return sorted(self.start + one.path for one in whole)
 
 
-def find_bulk_photos(source: Sequence[str], leave_out: Place) -> list[Photo]:
+def find_bulk_photos(source: Sequence[str], leave_out: Storage) -> list[Photo]:
     """Return every photo below the addresses of `source` once, folders in the order of names.
 
     Args:
@@ -130,21 +130,21 @@ def find_bulk_photos(source: Sequence[str], leave_out: Place) -> list[Photo]:
 
     photos: dict[str, Photo] = {}
     for address in source:
-        place = Place.at(address)
+        storage = Storage.at(address)
         try:
-            info = place.files.get_file_info(place.root)
+            info = storage.files.get_file_info(storage.root)
             if info.type == pyarrow.fs.FileType.NotFound:
                 raise EmatError(f"{address} does not exist")
             if info.type == pyarrow.fs.FileType.File:
-                photos.setdefault(place.address, Photo(place.address, place.root.rpartition("/")[2]))
+                photos.setdefault(storage.address, Photo(storage.address, storage.root.rpartition("/")[2]))
                 continue
-            inside = place.files.get_file_info(pyarrow.fs.FileSelector(place.root, recursive=True))
+            inside = storage.files.get_file_info(pyarrow.fs.FileSelector(storage.root, recursive=True))
         except OSError as error:
             raise EmatError(f"{address} cannot be listed: {error}") from None
         for path in sorted(one.path for one in inside if one.is_file):
-            name = path.removeprefix(place.root).lstrip("/")
-            if _is_photo(name) and not leave_out.holds(place.start + path):
-                photos.setdefault(place.start + path, Photo(place.start + path, name))
+            name = path.removeprefix(storage.root).lstrip("/")
+            if _is_photo(name) and not leave_out.holds(storage.start + path):
+                photos.setdefault(storage.start + path, Photo(storage.start + path, name))
     if not photos:
         raise EmatError(f"no photos in {', '.join(source)}; photos are files that end in {', '.join(PHOTO_SUFFIXES)}")
     return list(photos.values())
@@ -163,19 +163,19 @@ class BulkOutput:
     """
 
     def __init__(self, address: str) -> None:
-        self.place = Place.at(address)
+        self.storage = Storage.at(address)
 
     def claim(self, mark: str) -> None:
         """Say which segmenter and options the output is of; EmatError if it is of others."""
         name = "options.sha256"
-        if self.place.entries("", name):
-            if self.place.read(f"{self.place.address}/{name}").decode() != mark:
+        if self.storage.entries("", name):
+            if self.storage.read(f"{self.storage.address}/{name}").decode() != mark:
                 raise EmatError(
-                    f"{self.place.address} holds results of another segmenter or of other options; choose another "
+                    f"{self.storage.address} holds results of another segmenter or of other options; choose another "
                     "folder with --out"
                 )
             return
-        self.place.write(name, mark.encode())
+        self.storage.write(name, mark.encode())
 
     def plan(self, photos: Sequence[Photo]) -> dict[int, list[Photo]]:
         """Return the photos of every batch: those of earlier runs as they were, and new photos in new batches."""
@@ -183,8 +183,8 @@ class BulkOutput:
         import pyarrow.parquet
 
         batches: dict[int, list[Photo]] = {}
-        for address in self.place.entries(PLAN, ".parquet"):
-            table = pyarrow.parquet.read_table(io.BytesIO(self.place.read(address)))
+        for address in self.storage.entries(PLAN, ".parquet"):
+            table = pyarrow.parquet.read_table(io.BytesIO(self.storage.read(address)))
             for row in table.to_pylist():
                 batches.setdefault(row["batch"], []).append(Photo(row["path"], row["name"]))
         known = {photo.path for batch in batches.values() for photo in batch}
@@ -199,12 +199,12 @@ class BulkOutput:
                 "name": [photo.name for photo in new],
                 "batch": pyarrow.array([first + index // size for index in range(len(new))], pyarrow.int64()),
             }
-            self.place.write(f"{PLAN}/{first:09}.parquet", _parquet(pyarrow.table(columns)))
+            self.storage.write(f"{PLAN}/{first:09}.parquet", _parquet(pyarrow.table(columns)))
         return batches
 
     def done(self) -> set[int]:
         """The numbers of the batches that have their rows."""
-        return {int(Path(address).stem) for address in self.place.entries(PARTS, ".parquet")}
+        return {int(Path(address).stem) for address in self.storage.entries(PARTS, ".parquet")}
 
     def write(self, number: int, rows: list[dict[str, Any]], files: Mapping[str, Path]) -> None:
         """Write the results of a batch; to do it twice changes nothing.
@@ -217,33 +217,33 @@ class BulkOutput:
         import pyarrow
 
         for inner, file in files.items():
-            self.place.write(f"{COCO}/{number:09}.json" if inner == COCO_FILE else inner, file.read_bytes())
+            self.storage.write(f"{COCO}/{number:09}.json" if inner == COCO_FILE else inner, file.read_bytes())
         table = pyarrow.Table.from_pylist(rows, schema=row_schema())
-        self.place.write(f"{PARTS}/{number:09}.parquet", _parquet(table))
+        self.storage.write(f"{PARTS}/{number:09}.parquet", _parquet(table))
 
     def join_coco(self) -> None:
         """Make one COCO file of those of the batches, one batch in memory at a time."""
-        parts = self.place.entries(COCO, ".json")
+        parts = self.storage.entries(COCO, ".json")
         if not parts:
             return
-        target = f"{self.place.root}/{COCO_FILE}"
+        target = f"{self.storage.root}/{COCO_FILE}"
         try:
-            with self.place.files.open_output_stream(target) as stream:
+            with self.storage.files.open_output_stream(target) as stream:
                 for piece in self._joined(parts):
                     stream.write(piece.encode())
         except OSError as error:
-            raise EmatError(f"{self.place.start}{target} cannot be written: {error}") from None
+            raise EmatError(f"{self.storage.start}{target} cannot be written: {error}") from None
 
     def _joined(self, parts: Sequence[str]) -> Iterator[str]:
         """The text of the joined file. Photos and objects are numbered anew from 1, in the order of batches."""
-        head = json.loads(self.place.read(parts[0]))
+        head = json.loads(self.storage.read(parts[0]))
         del head["images"], head["annotations"]
         yield json.dumps(head, ensure_ascii=False)[:-1]
         for title in ("images", "annotations"):
             yield f', "{title}": ['
             photos = objects = 0
             for address in parts:
-                content = json.loads(self.place.read(address))
+                content = json.loads(self.storage.read(address))
                 for item in content[title]:
                     if title == "images":
                         item["id"] += photos

@@ -22,7 +22,7 @@ from emat.images import Pixels, Reading, read_photo
 from emat.inference.prediction import Prediction, Thresholds
 from emat.inference.segmenter import Segmenter
 from emat.progress import follow
-from emat.scale.bulk_output import BulkOutput, Photo, Place, find_bulk_photos
+from emat.scale.bulk_output import BulkOutput, Photo, Storage, find_bulk_photos
 
 BLOCKS_A_WORKER = 4
 READ_AHEAD = 4  # photos that a worker fetches while it predicts one
@@ -98,7 +98,7 @@ def predict_in_bulk(
     options = options or BulkOptions()
     job = _Job(segmenter.read_bytes(), tuple(source), out, options)
     output = BulkOutput(out)
-    photos = find_bulk_photos(source, leave_out=output.place)
+    photos = find_bulk_photos(source, leave_out=output.storage)
     classes = Segmenter.load(segmenter, device="cpu").classes_
     _refuse_same_results(photos, classes, options)
     output.claim(hashlib.sha256(job.fitted + repr(options).encode()).hexdigest())
@@ -200,7 +200,7 @@ class _Worker:
         self._segmenter.thresholds = job.options.thresholds or self._segmenter.thresholds
         self._segmenter.reading = job.options.reading or self._segmenter.reading
         self._output = BulkOutput(job.out)
-        self._sources = [Place.at(address) for address in job.source]
+        self._sources = [Storage.at(address) for address in job.source]
 
     def __call__(self, row: dict[str, Any]) -> dict[str, int]:
         photos = [Photo(str(path), str(name)) for path, name in zip(row["paths"], row["names"], strict=True)]
@@ -233,8 +233,8 @@ class _Worker:
 
     def _pixels(self, photo: Photo) -> Pixels | EmatError:
         try:
-            place = next((one for one in self._sources if one.holds(photo.path)), None) or Place.at(photo.path)
-            return read_photo(place.read(photo.path), name=photo.path, reading=self._segmenter.reading)
+            storage = next((one for one in self._sources if one.holds(photo.path)), None) or Storage.at(photo.path)
+            return read_photo(storage.read(photo.path), name=photo.path, reading=self._segmenter.reading)
         except EmatError as error:
             return error
 

@@ -13,7 +13,7 @@ from emat.cli import main
 from emat.errors import EmatError
 from emat.inference.prediction import Thresholds
 from emat.inference.segmenter import Segmenter
-from emat.scale.bulk_output import BulkOutput, Photo, Place, find_bulk_photos
+from emat.scale.bulk_output import BulkOutput, Photo, Storage, find_bulk_photos
 from emat.scale.ray_predict import BulkOptions, _Job, _refuse_same_results, _Worker
 from tests.scale.conftest import photo_of
 
@@ -35,7 +35,7 @@ def photos(tmp_path: Path) -> Path:
 def work(fitted_file: Path, source: Sequence[str], out: str, options: BulkOptions, most: int = 99) -> list[int]:
     """Do what `predict_in_bulk` does, with one worker and at most so many batches, in this process."""
     output = BulkOutput(out)
-    found = find_bulk_photos(source, leave_out=output.place)
+    found = find_bulk_photos(source, leave_out=output.storage)
     plan = output.plan(found)
     worker = _Worker(_Job(fitted_file.read_bytes(), tuple(source), out, options))
     failed = []
@@ -106,12 +106,12 @@ def test_thresholds_are_kept_to(fitted_file: Path, photos: Path, tmp_path: Path)
 def test_pictures_in_the_output_are_not_photos(photos: Path) -> None:
     (photos / "out" / "masks").mkdir(parents=True)
     Image.fromarray(photo_of(1)).save(photos / "out" / "masks" / "00.png")
-    found = find_bulk_photos([str(photos)], leave_out=Place.at(str(photos / "out")))
+    found = find_bulk_photos([str(photos)], leave_out=Storage.at(str(photos / "out")))
     assert not [photo for photo in found if "masks" in photo.path]
     assert {photo.name for photo in found} >= {"00.png", "more/01.png"}
     assert (
-        find_bulk_photos([str(photos), str(photos / "00.png")], Place.at("elsewhere"))
-        == find_bulk_photos([str(photos)], Place.at("elsewhere"))[: len(found) + 1]
+        find_bulk_photos([str(photos), str(photos / "00.png")], Storage.at("elsewhere"))
+        == find_bulk_photos([str(photos)], Storage.at("elsewhere"))[: len(found) + 1]
     )
 
 
@@ -160,7 +160,7 @@ def test_what_the_user_can_fix_is_one_sentence(
 
 def test_an_address_of_no_file_system_is_one_sentence() -> None:
     with pytest.raises(EmatError, match="give a local path"):
-        Place.at("gopher://x/y")
-    assert Place.at("file:///tmp/x").holds("file:///tmp/x/a.png")
-    assert not Place.at("/tmp/x").holds("/tmp/xy/a.png")
-    assert np.array_equal([Place.at("~/x").root.startswith("~")], [False])
+        Storage.at("gopher://x/y")
+    assert Storage.at("file:///tmp/x").holds("file:///tmp/x/a.png")
+    assert not Storage.at("/tmp/x").holds("/tmp/xy/a.png")
+    assert np.array_equal([Storage.at("~/x").root.startswith("~")], [False])

@@ -50,7 +50,7 @@ def draw_panels(
     groups: Sequence[tuple[str, int]] = (),
     room: tuple[float, float] = PANEL,
 ) -> Any:
-    """Draw rows of panels, everything at its place in inches.
+    """Draw rows of panels, with all positions in inches.
 
     Args:
         title: The title of the figure.
@@ -88,8 +88,8 @@ def draw_panels(
             axes.text(MARGIN, top - 0.08, row.heading, fontsize=8, va="bottom", color=QUIET)
         axes.text(MARGIN, top + height / 2, row.words, va="center", fontsize=8, linespacing=1.3)
         for panel, (wide, high), left, broad in zip(row.panels, fitted, lefts, widths, strict=False):
-            place = Placed(left + (broad - wide) / 2, top + (height - high) / 2, wide, high)
-            _draw_panel(axes, panel, place, top, top + height)
+            frame = PictureFrame(left + (broad - wide) / 2, top + (height - high) / 2, wide, high)
+            _draw_panel(axes, panel, frame, top, top + height)
     # Pictures set the limits to their own; these are the figure's.
     axes.set_xlim(0, width)
     axes.set_ylim(y, 0)
@@ -98,7 +98,7 @@ def draw_panels(
 
 
 @dataclass(frozen=True)
-class Placed:
+class PictureFrame:
     """Where a picture is, in inches from the upper left corner of the figure."""
 
     left: float
@@ -131,16 +131,16 @@ def _columns(
     return lefts, widths
 
 
-def _draw_panel(axes: Any, panel: Panel, place: Placed, row_top: float, row_bottom: float) -> None:
-    middle, bottom = place.left + place.width / 2, place.top + place.height
+def _draw_panel(axes: Any, panel: Panel, frame: PictureFrame, row_top: float, row_bottom: float) -> None:
+    middle, bottom = frame.left + frame.width / 2, frame.top + frame.height
     if panel.picture is not None:
-        extent = (place.left, place.left + place.width, bottom, place.top)
+        extent = (frame.left, frame.left + frame.width, bottom, frame.top)
         axes.imshow(panel.picture, interpolation="nearest", extent=extent)
     elif panel.absent:
-        xs = [place.left, place.left + place.width, place.left + place.width, place.left, place.left]
-        ys = [place.top, place.top, bottom, bottom, place.top]
+        xs = [frame.left, frame.left + frame.width, frame.left + frame.width, frame.left, frame.left]
+        ys = [frame.top, frame.top, bottom, bottom, frame.top]
         axes.plot(xs, ys, linestyle=(0, (3, 3)), color=FRAME_COLOUR, linewidth=0.8)
-        axes.text(middle, place.top + place.height / 2, panel.absent, ha="center", va="center", fontsize=8, color=QUIET)
+        axes.text(middle, frame.top + frame.height / 2, panel.absent, ha="center", va="center", fontsize=8, color=QUIET)
     axes.text(middle, row_top - 0.06, panel.above, ha="center", va="bottom", fontsize=8)
     colour = QUIET if panel.way is None else _dark(PRINT_COLOURS[panel.way % len(PRINT_COLOURS)])
     axes.text(middle, row_bottom + 0.05, panel.below, ha="center", va="top", fontsize=7, color=colour)
