@@ -18,6 +18,7 @@ from emat.images.photos import PREMULTIPLIED
 from emat.images.sources import MASK_FORMATS, MAX_PIXELS, Pixels, Source, describe, load_image
 
 VOID = 255
+ROWS_AT_A_TIME = 64  # of a PNG that is written band by band
 
 
 def _voc_palette() -> Pixels:
@@ -123,10 +124,12 @@ class IndexedPngStream:
 
     def add(self, band: Pixels) -> None:
         """Write the next rows, (h, width) class indices."""
-        rows = np.zeros((band.shape[0], band.shape[1] + 1), np.uint8)  # every row begins with its filter, 0 for none
-        rows[:, 1:] = band
-        if packed := self._packer.compress(rows.tobytes()):
-            self._chunk(b"IDAT", packed)
+        for start in range(0, len(band), ROWS_AT_A_TIME):
+            part = band[start : start + ROWS_AT_A_TIME]
+            rows = np.zeros((part.shape[0], part.shape[1] + 1), np.uint8)  # a row begins with its filter, 0 for none
+            rows[:, 1:] = part
+            if packed := self._packer.compress(rows):
+                self._chunk(b"IDAT", packed)
 
     def close(self) -> None:
         """Write the end, after all rows."""

@@ -17,7 +17,7 @@ from PIL import Image
 
 from emat.errors import EmatError
 from emat.images.masks import VOC_PALETTE, VOID, is_grey
-from emat.images.photos import PREMULTIPLIED, Stretch, to_rgb
+from emat.images.photos import DEEPEST, PREMULTIPLIED, Stretch, to_rgb
 from emat.images.sources import (
     LOSSY_FORMATS,
     MASK_FORMATS,
@@ -32,10 +32,13 @@ from emat.images.sources import (
 Mask: TypeAlias = NDArray[np.bool_]  # (H, W)
 
 SMALL = 32  # numbers below it are class indices, not greys
-BRIGHT, HALF = 224, 128
-FEW_GREYS = 8  # distinct values up to which a mask has no smooth edges
-SAME_NEIGHBOUR = 0.5  # share of pixels that equal their left neighbour; label maps have more, photos fewer
+DARK, BRIGHT = 1 / 8, 7 / 8  # shares of white; pixels between them are grey
+LOSSY_DARK, LOSSY_BRIGHT = 1 / 4, 3 / 4  # the same for formats that change values
+ALIKE = 12  # how far neighbouring values of one area may be apart in such a format
+DIMMEST = 64  # the least brightness that is an object in such a format
+FEW = 8  # values up to which an image has neither smooth edges nor the greys of a photo
 SMOOTH = 0.3  # share of grey pixels that may equal both neighbours if edges are smooth
+LEAST_FLAT = 0.5  # share of pixels that equal both neighbours: numbered regions have more, photos have fewer
 SHOWN = 6  # values named in an error
 SAME_HUE = 0.35  # how far the colours of one object may be apart after compression, as a share of their brightness
 CHOICE = re.compile(r"(?:#[0-9a-fA-F]{6}|\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)")
@@ -159,50 +162,83 @@ def _from_numbers(
         return _chosen(values, found, choice, name)
     low, high = int(found[0]), int(found[-1])
     if lossy:
-        if high < HALF:
-            raise _unclear(found, name, "and its format changes values")
-        return _certain(values >= HALF)
+        return _certain(_cut_lossy(values, name))
     if len(found) == 1:
         return _certain(values > 0)
+    white = VOID if high <= VOID else DEEPEST
     if len(found) == 2:
-        if low > 0 and (low < SMALL or high < HALF or low >= HALF):
+        if low > 0 and (low < SMALL or high < white / 2 or low >= white / 2):
             raise _unclear(found, name, "and no background of 0")
         return _certain(values == high)
-    if len(found) > SMALL and (values[:, 1:] == values[:, :-1]).mean() < SAME_NEIGHBOUR:
-        raise _unclear(found, name, "as a photo has")
-    others = found[(found > 0) & (found != VOID)]
-    if _is_smooth(values, found, others):
-        if not _is_black_and_white(found, times):
-            raise _unclear(found, name, "as a picture in greys has")
-        return _certain(values >= HALF)
+    others = found[(found > 0) & (found != white)]
+    if not _is_flat(values) or _is_smooth(values, found, others, white):
+        if not _is_black_and_white(found, times, white):
+            raise _unclear(found, name, "as a photo or a picture in greys has")
+        return _certain(values >= (white + 1) // 2)
+    if high == white and (white == DEEPEST or not _are_numbered(others)):
+        raise _unclear(found, name, f"of which {white} may be void or the object")
     void = values == VOID if high == VOID else np.zeros(values.shape, bool)
-    if high == VOID and not _are_numbered(others):
-        raise _unclear(found, name, "of which 255 may be void or the object")
     return ObjectMask((values > 0) & ~void, void)
 
 
-def _is_smooth(values: NDArray[Any], found: NDArray[Any], others: NDArray[Any]) -> bool:
+def _is_flat(values: NDArray[Any]) -> bool:
+    """Whether many values lie in regions of equal value, as in label maps; in photos and smooth edges they do not.
+
+    The largest region is not asked, because the ground of a photo or the inside of a painted object may be even.
+    """
+    found, times = np.unique(values[values > 0], return_counts=True)
+    if len(found) <= FEW:
+        return True
+    return _flat_share(values, (values > 0) & (values != found[times.argmax()])) >= LEAST_FLAT
+
+
+def _flat_share(values: NDArray[Any], among: Mask, apart: int = 0) -> float:
+    """Return the share of the pixels `among` whose left and upper neighbours differ by at most `apart`."""
+    work = values.astype(np.int64) if apart else values
+    inner = work[1:, 1:]
+    if apart:
+        flat = (np.abs(inner - work[1:, :-1]) <= apart) & (np.abs(inner - work[:-1, 1:]) <= apart)
+    else:
+        flat = (inner == work[1:, :-1]) & (inner == work[:-1, 1:])
+    return float((flat & among[1:, 1:]).sum() / max(1, among.sum()))
+
+
+def _is_smooth(values: NDArray[Any], found: NDArray[Any], others: NDArray[Any], white: int) -> bool:
     """Whether values change from pixel to pixel, as along painted edges; inside of numbered regions they do not."""
-    if not HALF <= found[-1] <= VOID or len(found) <= 3:
+    if not white / 2 <= found[-1] or len(found) <= 3:
         return False
-    between = (values >= SMALL) & (values < BRIGHT)
+    between = (values >= DARK * white) & (values < BRIGHT * white)
     if not between.any():  # black and white that were compressed once have neighbouring values, numbers do not
         return not _are_numbered(others)
-    inner = values[1:, 1:]
-    flat = (inner == values[1:, :-1]) & (inner == values[:-1, 1:]) & between[1:, 1:]
-    return bool(flat.sum() < SMOOTH * between.sum())
+    return _flat_share(values, between) < SMOOTH
 
 
-def _is_black_and_white(found: NDArray[Any], times: NDArray[Any]) -> bool:
-    """Whether values are black, white and, in fewer pixels than white, greys between them."""
-    greys = times[(found >= SMALL) & (found < BRIGHT)].sum()
-    return bool(found[0] < SMALL and greys <= times[found >= BRIGHT].sum() > 0)
+def _is_black_and_white(found: NDArray[Any], times: NDArray[Any], white: int) -> bool:
+    """Whether values are black, white and, in fewer pixels than both, greys between them."""
+    dark, bright = times[found < DARK * white].sum(), times[found >= BRIGHT * white].sum()
+    greys = times.sum() - dark - bright
+    return bool(min(dark, bright) > 0 and greys <= min(dark, bright))
 
 
 def _are_numbered(others: NDArray[Any]) -> bool:
     """Whether values beside 0 and 255 are class indices or numbers of instances, and not greys."""
     highest = int(others.max(initial=0))
     return highest < SMALL or (highest < VOID - 1 and 2 * len(others) >= highest)
+
+
+def _cut_lossy(values: NDArray[Any], name: str) -> Mask:
+    """Return where an image of a dark and a bright level is bright, after a format such as JPEG changed its values."""
+    peak = int(values.max())
+    dark, bright = values < LOSSY_DARK * peak, values >= LOSSY_BRIGHT * peak
+    greys = ~dark & ~bright
+    found = np.unique(values)
+    if peak < DIMMEST:
+        raise _unclear(found, name, "and its format changes values")
+    if greys.sum() > min(dark.sum(), bright.sum()) and not bright.all():
+        raise _unclear(found, name, "as a photo or a picture in greys has")
+    if _flat_share(values, greys, ALIKE) >= SMOOTH:
+        raise _unclear(found, name, "on more than two levels")
+    return np.asarray(values >= peak / 2)
 
 
 def _chosen(values: NDArray[Any], found: NDArray[Any], choice: Choice, name: str) -> ObjectMask:
@@ -220,15 +256,19 @@ def _chosen(values: NDArray[Any], found: NDArray[Any], choice: Choice, name: str
 def _from_palette(image: Image.Image, name: str, choice: Choice | None) -> ObjectMask:
     """Apply the rule to the indices of a palette, unless black has another index than 0."""
     indices, colours = np.asarray(image), np.asarray(image.convert("RGB"))
-    if is_grey(colours) and choice is None:
+    found = np.unique(indices)
+    ground = colours[indices == 0]
+    are_greys = is_grey(colours) and (len(found) == 2 or len(found) > FEW or ground.any())
+    if are_greys and choice is None:
         return _from_numbers(colours[..., 0], name, None)
     if choice is not None and choice.colour is not None:
         return _from_colours(colours, name, choice, lossy=False)
-    if choice is None and colours[indices == 0].any():  # the background is where black is, not where 0 is
+    if choice is None and ground.any():  # the background is where black is, not where 0 is
         return _from_colours(colours, name, None, lossy=False)
-    found = np.unique(indices)
     if choice is not None:
         return _chosen(indices, found, choice, name)
+    if not _is_flat(indices):
+        raise _unclear(found, name, "as a photo has")
     cream = VOC_PALETTE[VOID]
     alone = set(found.tolist()) <= {0, VOID}
     is_void = not alone or bool((colours[indices == VOID] == cream).all())
@@ -246,12 +286,9 @@ def _from_colours(colours: Pixels, name: str, choice: Choice | None, lossy: bool
             raise EmatError(f"{name} has no pixel of that colour; it has {', '.join(_colours(colours))}")
         return _certain(inside)
     black = ~colours.any(axis=2)
-    brightness = colours.max(axis=2)
     kinds = np.unique(colours[~black].reshape(-1, 3), axis=0)  # (colours, 3)
-    if lossy or len(kinds) > FEW_GREYS:
-        strong = brightness >= HALF
-        hues = colours[strong].astype(np.float32) / brightness[strong][:, None]  # (pixels, 3), the largest is 1
-        if len(hues) and np.ptp(hues, axis=0).max() <= SAME_HUE and not strong.all():
+    if lossy or len(kinds) > FEW:
+        if (strong := _one_hue(colours, black, lossy)) is not None:
             return _certain(strong)
     else:
         void = (colours == VOC_PALETTE[VOID]).all(axis=2)
@@ -263,6 +300,19 @@ def _from_colours(colours: Pixels, name: str, choice: Choice | None, lossy: bool
         f"{name} has several colours ({', '.join(shown)}), of which any may be the object; choose one, as in "
         f"--mask cat=mask.png:{shown[0]}, or give a data set of indexed masks"
     )
+
+
+def _one_hue(colours: Pixels, black: Mask, lossy: bool) -> Mask | None:
+    """Return where an object of one colour with smooth or compressed edges is; None if there is no such object."""
+    brightness = colours.max(axis=2)
+    try:
+        strong = _cut_lossy(brightness, "")
+    except EmatError:
+        return None
+    if strong.all() or (not lossy and _flat_share(brightness, ~black & ~strong) >= SMOOTH):
+        return None  # nothing is background, or a darker object is there as well
+    hues = colours[strong].astype(np.float32) / brightness[strong][:, None]  # (pixels, 3), the largest is 1
+    return strong if np.ptp(hues, axis=0).max() <= SAME_HUE else None
 
 
 def _colours(colours: Pixels) -> list[str]:

@@ -172,11 +172,9 @@ def predict_slide(segmenter: Segmenter, slide: Slide, tiles: Tiles, answer: Slid
             inner = found.label_map[top - upper :, left - before :]
             part = band[:, left : left + side]
             part[:] = inner[: part.shape[0], : part.shape[1]]
-            for name, score in found.scores.items():
+            for number, (name, score) in enumerate(found.scores.items(), start=1):
                 answer.scores[name] = max(answer.scores.get(name, 0.0), score)
-        counts = np.bincount(band.ravel(), minlength=len(answer.classes) + 1)
-        for number, name in enumerate(answer.classes, start=1):
-            answer.pixels[name] = answer.pixels.get(name, 0) + int(counts[number])
+                answer.pixels[name] = answer.pixels.get(name, 0) + int(np.count_nonzero(part == number))
         yield band
 
 

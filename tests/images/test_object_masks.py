@@ -111,10 +111,10 @@ def test_a_mask_without_background_and_a_photo_are_refused() -> None:
     with pytest.raises(EmatError, match="1, 255 and no background of 0"):
         read_object(np.where(regions(9) > 0, 255, 1).astype(np.uint8))
     noise = np.random.default_rng(0).integers(0, 256, (SIDE, SIDE), np.uint8)
-    with pytest.raises(EmatError, match="as a photo has"):
+    with pytest.raises(EmatError, match="as a photo or a picture in greys has"):
         read_object(noise)
     slope = np.add.outer(np.arange(SIDE), np.arange(SIDE)).astype(np.uint8) * 3
-    with pytest.raises(EmatError, match=r"as a (photo|picture in greys) has"):
+    with pytest.raises(EmatError, match="as a photo or a picture in greys has"):
         read_object(slope)
 
 
