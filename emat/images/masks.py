@@ -128,7 +128,7 @@ class IndexedPngStream:
             part = band[start : start + ROWS_AT_A_TIME]
             rows = np.zeros((part.shape[0], part.shape[1] + 1), np.uint8)  # a row begins with its filter, 0 for none
             rows[:, 1:] = part
-            if packed := self._packer.compress(rows):
+            if packed := self._packer.compress(rows.data):
                 self._chunk(b"IDAT", packed)
 
     def close(self) -> None:

@@ -285,7 +285,7 @@ def _from_colours(colours: Pixels, name: str, choice: Choice | None, lossy: bool
         if not inside.any():
             raise EmatError(f"{name} has no pixel of that colour; it has {', '.join(_colours(colours))}")
         return _certain(inside)
-    black = ~colours.any(axis=2)
+    black = np.asarray(~colours.any(axis=2))
     kinds = np.unique(colours[~black].reshape(-1, 3), axis=0)  # (colours, 3)
     if lossy or len(kinds) > FEW:
         if (strong := _one_hue(colours, black, lossy)) is not None:

@@ -50,6 +50,7 @@ OTHER_BYTE = {
     for order, other in (("B", "L"), ("L", "B"), ("N", FOREIGN))
 }
 BITS_TAG = 258  # of TIFF: bits per sample
+SAMPLE_FORMAT_TAG, UNSIGNED, SIGNED = 339, 1, 2  # of TIFF: what the bits of a sample are
 
 KINDS = ("none", "percentile", "min-max")
 PERCENTILES = (0.1, 99.9)
@@ -244,6 +245,8 @@ def _photo_from_file(source: Any, reading: Reading, name: str) -> Pixels:
     if deep:
         low = _low_bytes(source, OTHER_BYTE[raw], reading, name)
         image = _from_deep(np.asarray(image).astype(np.uint16) << 8 | np.asarray(low), stretch)
+    elif (values := _misread_values(image)) is not None:
+        image = Image.fromarray(stretch.apply(values))
     try:
         upright = to_rgb(image, stretch)
     except EmatError as error:  # values that cannot be stretched
@@ -280,6 +283,17 @@ def _from_deep(values: NDArray[np.uint16], stretch: Stretch) -> Image.Image:
     return Image.fromarray(colours)
 
 
+def _misread_values(image: Image.Image) -> NDArray[Any] | None:
+    """Return the values of a grey TIFF whose sign Pillow ignores: 8 bits with a sign, 32 bits without; else None."""
+    tags = getattr(image, "tag_v2", {})
+    kind, bits = (tags.get(tag, (default,))[0] for tag, default in ((SAMPLE_FORMAT_TAG, UNSIGNED), (BITS_TAG, 8)))
+    if image.mode == "L" and (kind, bits) == (SIGNED, 8):
+        return np.asarray(image).view(np.int8)
+    if image.mode == "I" and (kind, bits) == (UNSIGNED, 32):
+        return np.asarray(image).view(np.uint32)
+    return None
+
+
 def _unpacking(image: Image.Image) -> str:
     """Return how Pillow unpacks the values of an image that is not decoded yet, such as "RGB;16B"."""
     tiles = getattr(image, "tile", None) or []
@@ -297,7 +311,7 @@ def _is_deep(image: Image.Image, raw: str) -> bool:
 
 
 def _photo_from_array(array: NDArray[Any], reading: Reading, name: str) -> Pixels:
-    if array.dtype not in (np.uint8, np.uint16) and array.dtype.kind != "f":
+    if array.dtype.kind != "f" and (array.dtype.kind != "u" or array.dtype.itemsize > 2):
         raise EmatError(f"a photo array must be uint8, uint16 or fractions, not {array.dtype}; convert it first")
     if array.ndim not in (2, 3) or 0 in array.shape:
         raise EmatError(f"a photo array must be (H, W, 3) or (H, W), not {array.shape}")

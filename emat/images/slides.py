@@ -36,7 +36,7 @@ class Slide:
         self._name = str(path)
         file, page = split_page(path)
         refuse_missing(file)
-        if page is None and pages(file, self._name) > 1:
+        if page is None and len(pages(file, self._name)) > 1:
             raise EmatError(f"{path} is a stack of pages; name one of them as in '{path}[1]'")
         tifffile = _tifffile()
         try:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 from emat.errors import EmatError
+from emat.progress import tell_first
 
 Pixels: TypeAlias = NDArray[np.uint8]
 Source: TypeAlias = "Path | str | bytes | Image.Image | NDArray[np.generic]"
@@ -26,10 +27,14 @@ MAX_PIXELS = 89_000_000  # just below the number at which Pillow warns of a deco
 PHOTO_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF")
 MASK_FORMATS = ("PNG", "BMP", "TIFF", "GIF")  # only lossless formats, because the others change class indices
 LOSSY_FORMATS = ("JPEG", "WEBP")
+ANIMATED_FORMATS = ("GIF", "PNG", "WEBP")
 PHOTO_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif")
 MASK_SUFFIXES = (".png", ".bmp", ".tif", ".tiff", ".gif")
 TIFF_SUFFIXES = (".tif", ".tiff")
 ORIENTATION_TAG = 0x0112
+SUBFILE_TAG = 254  # of TIFF: what a page is
+REDUCED, TRANSPARENCY = 1, 4  # bits of it: a smaller copy of another page, or its opacity
+TIFF_STARTS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 MOST_PAGES = 20_000  # that are counted
 PAGE = re.compile(r"(.+\.tiff?)\[(\d{1,9})\]", re.IGNORECASE | re.DOTALL)
 
@@ -69,6 +74,18 @@ def open_image(source: Path | str | bytes, formats: tuple[str, ...], max_pixels:
     Raises:
         EmatError: It is missing, not a file, too large, a stack of which no page is named, or of another format.
     """
+    image, page = _identify(source, formats, name)
+    if image.format == "TIFF":
+        _turn_to_page(image, page, name)
+    elif image.format in ANIMATED_FORMATS and getattr(image, "n_frames", 1) > 1:
+        tell_first("animated", f"{name} is animated; its first frame is taken, as of all animated images")
+    if image.width * image.height > max_pixels:
+        raise EmatError(too_large(name, max_pixels, image.size))
+    return image
+
+
+def _identify(source: Path | str | bytes, formats: tuple[str, ...], name: str) -> tuple[Image.Image, int | None]:
+    """Open an image at its first page, and return it with the number of the page that is asked for."""
     page = None
     if not isinstance(source, bytes):
         path, page = split_page(source)
@@ -78,14 +95,15 @@ def open_image(source: Path | str | bytes, formats: tuple[str, ...], max_pixels:
         with _any_size():
             image = Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=formats)
     except UnidentifiedImageError:
+        if _starts_as_tiff(source):
+            raise EmatError(
+                f"{name} is a damaged TIFF, or one of a kind that is not read, such as 64-bit fractions; save it with "
+                "8 or 16 bits"
+            ) from None
         raise EmatError(f"{name} is not {_listing(formats)}, or is damaged; {_way_out(formats)}") from None
     except Exception as error:  # Pillow's readers raise many kinds of errors for damaged files
         raise EmatError(f"{name} cannot be read ({_reason(error)}); save it again or leave it out") from None
-    if image.format == "TIFF":
-        _turn_to_page(image, page, name)
-    if image.width * image.height > max_pixels:
-        raise EmatError(too_large(name, max_pixels, image.size))
-    return image
+    return image, page
 
 
 def load_image(
@@ -110,14 +128,15 @@ def load_image(
     return image
 
 
-def pages(source: Path | str | bytes, name: str) -> int:
-    """Return the number of pages of a TIFF stack; 1 for every other image. Smaller copies of a photo do not count.
+def pages(source: Path | str | bytes, name: str) -> list[int]:
+    """Return the numbers of the pages of a TIFF stack, without smaller copies of a page; [1] for every other image.
 
     Raises:
         EmatError: The image is missing or damaged.
     """
-    with open_image(source if isinstance(source, bytes) else f"{source}", PHOTO_FORMATS, 1 << 62, name) as image:
-        return _count(image) if image.format == "TIFF" else 1
+    image, _ = _identify(source, PHOTO_FORMATS, name)
+    with image:
+        return _whole_pages(image) if image.format == "TIFF" else [1]
 
 
 def orientation(image: Image.Image) -> int:
@@ -169,9 +188,9 @@ def _any_size() -> Iterator[None]:
 def _turn_to_page(image: Image.Image, page: int | None, name: str) -> None:
     """Go to the page that is asked for; without one, refuse a stack rather than take its first page."""
     if page is None:
-        if _has_further_page(image):
+        if len(_whole_pages(image, stop_at=2)) > 1:
             raise EmatError(
-                f"{name} is a stack of {_count(image)} pages; name one of them as in '{name}[1]', "
+                f"{name} is a stack of {len(_whole_pages(image))} pages; name one of them as in '{name}[1]', "
                 "or predict all of them with --pages all"
             )
         return
@@ -182,31 +201,46 @@ def _turn_to_page(image: Image.Image, page: int | None, name: str) -> None:
             image.seek(page - 1)
     except EOFError:
         image.seek(0)
-        raise EmatError(f"{name}: there is no page {page}; the pages are 1 to {_count(image)}") from None
+        raise EmatError(f"{name}: there is no page {page}; the pages are 1 to {_whole_pages(image)[-1]}") from None
     except Exception as error:  # a damaged directory of pages
         raise EmatError(f"{name} cannot be read ({_reason(error)}); save it again or leave it out") from None
 
 
-def _has_further_page(image: Image.Image) -> bool:
-    return _count(image, stop_at=2) > 1
-
-
-def _count(image: Image.Image, stop_at: int = MOST_PAGES) -> int:
-    """Count the pages that are as large as the first; smaller ones are previews and the levels of a pyramid."""
-    area = image.width * image.height
-    found = 1
+def _whole_pages(image: Image.Image, stop_at: int = MOST_PAGES) -> list[int]:
+    """Return the numbers of the pages of a TIFF, without previews, opacities and the levels of a pyramid."""
+    first = image.size
+    found = [1]
     with _any_size():
         try:
-            for number in range(1, MOST_PAGES):
-                image.seek(number)
-                found += image.width * image.height >= area
-                if found >= stop_at:
+            for index in range(1, MOST_PAGES):
+                image.seek(index)
+                kind = int(getattr(image, "tag_v2", {}).get(SUBFILE_TAG, 0))
+                if not kind & (REDUCED | TRANSPARENCY) and not _is_smaller_copy(image.size, first):
+                    found.append(index + 1)
+                if len(found) >= stop_at:
                     break
         except Exception:  # the end of the file, or damage behind the first page
             pass
         finally:
             image.seek(0)
     return found
+
+
+def _is_smaller_copy(size: tuple[int, int], first: tuple[int, int]) -> bool:
+    """Whether a page has the shape of the first one at a smaller scale; not every program marks such pages."""
+    (width, height), (full_width, full_height) = size, first
+    off_by = abs(width * full_height - height * full_width)  # 0 if the shapes are equal but for rounding
+    return width < full_width and height < full_height and off_by <= full_width + full_height
+
+
+def _starts_as_tiff(source: Path | str | bytes) -> bool:
+    if isinstance(source, bytes):
+        return source.startswith(TIFF_STARTS)
+    try:
+        with open(source, "rb") as file:
+            return file.read(4).startswith(TIFF_STARTS)
+    except OSError:
+        return False
 
 
 def _listing(formats: tuple[str, ...]) -> str:

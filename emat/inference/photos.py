@@ -10,7 +10,7 @@ from pathlib import Path
 from emat.errors import EmatError
 from emat.images import PHOTO_SUFFIXES, Pixels, Reading, Source, read_photo
 from emat.images.sources import TIFF_SUFFIXES, split_page
-from emat.images.sources import pages as count_pages
+from emat.images.sources import pages as find_pages
 
 READ_AHEAD = 2  # photos in memory beside the one that is predicted
 
@@ -76,10 +76,10 @@ def _pages(photo: PhotoFile) -> list[PhotoFile]:
     if photo.path.suffix.lower() not in TIFF_SUFFIXES:
         return [photo]
     try:
-        count = count_pages(photo.path, str(photo.path))
+        numbers = find_pages(photo.path, str(photo.path))
     except EmatError:
         return [photo]
-    return [photo] if count == 1 else [_page(photo, number) for number in range(1, count + 1)]
+    return [photo] if len(numbers) == 1 else [_page(photo, number) for number in numbers]
 
 
 def _page(photo: PhotoFile, number: int) -> PhotoFile:

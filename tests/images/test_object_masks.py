@@ -180,3 +180,76 @@ def test_in_a_data_set_of_one_class_the_class_is_1_and_void_255() -> None:
     assert read_one_class_mask(png(Image.fromarray(np.array([[0, 7]], np.uint8)))).tolist() == [[0, 1]]
     with pytest.raises(EmatError, match="JPEG and WebP change class indices"):
         read_one_class_mask(png(Image.new("L", (3, 3)), "JPEG"))
+
+
+def disc(side: int, blur: float = 0.0) -> np.ndarray:
+    """A white disc with smooth edges on black, (side, side) uint8."""
+    large = Image.new("L", (side * 8, side * 8))
+    ImageDraw.Draw(large).ellipse((side, side * 2, side * 6, side * 7), fill=255)
+    small = large.resize((side, side), Image.Resampling.LANCZOS)
+    return np.asarray(small.filter(ImageFilter.GaussianBlur(blur)) if blur else small)
+
+
+@pytest.mark.parametrize("blur", [0, 0.6, 2])
+def test_smooth_edges_of_sixteen_bits_are_cut_at_half_too(blur: float) -> None:
+    smooth = disc(60, blur).astype(np.uint16) * 257
+    for form, source in {"array": smooth, "PNG": png(Image.fromarray(smooth))}.items():
+        assert np.array_equal(read_object(source).inside, smooth >= 32768), form
+    with pytest.raises(EmatError, match="as a photo or a picture in greys has"):
+        read_object(smooth // 16)  # of 12 bits: white is not known
+
+
+def test_65535_beside_small_numbers_is_refused() -> None:
+    assert read_object(regions(65535, dtype=np.uint16)).inside.sum() == 36
+    with pytest.raises(EmatError, match="of which 65535 may be void or the object"):
+        read_object(regions(1, 65535, dtype=np.uint16))
+
+
+def a_photo() -> Image.Image:
+    """Waves with a little noise on a black ground: many greys, as in a photo of cells."""
+    rows, columns = np.mgrid[0:90, 0:120]
+    waves = 90 + 60 * np.sin(columns / 9) + 40 * np.cos(rows / 7) + np.random.default_rng(0).normal(0, 2, rows.shape)
+    return Image.fromarray(np.where(waves < 80, 0, waves).clip(0, 255).astype(np.uint8))
+
+
+@pytest.mark.parametrize("file_format", ["PNG", "JPEG", "WEBP", "GIF"])
+@pytest.mark.parametrize("form", ["L", "dark", "RGB", "palette"])
+def test_a_photo_in_place_of_a_mask_is_refused(form: str, file_format: str) -> None:
+    photo = a_photo()
+    if form == "dark":
+        photo = photo.point(lambda value: value // 4)
+    elif form == "RGB":
+        photo = Image.merge("RGB", [photo, photo.point(lambda value: value * 3 // 4), photo])
+    elif form == "palette":
+        photo = photo.convert("RGB").quantize(64)
+        photo = photo.convert("RGB") if file_format == "JPEG" else photo
+    with pytest.raises(EmatError, match=r"as a photo|several colours|on more than two levels|changes values"):
+        read_object(png(photo, file_format))
+
+
+@pytest.mark.parametrize("level", [100, 128, 200, 255])
+@pytest.mark.parametrize("quality", [60, 90])
+def test_a_grey_object_survives_compression(level: int, quality: int) -> None:
+    drawn = np.where(np.kron(np.eye(3), np.ones((20, 20))) > 0, level, 0).astype(np.uint8)
+    found = read_object(png(Image.fromarray(drawn), "JPEG", quality=quality)).inside
+    assert (found != (drawn > 0)).mean() < 0.01
+    drawn[:20, 40:] = level // 2
+    with pytest.raises(EmatError, match=r"on more than two levels|as a photo or a picture in greys has"):
+        read_object(png(Image.fromarray(drawn), "JPEG", quality=quality))
+
+
+def test_a_dark_object_beside_a_bright_one_with_smooth_edges_is_not_lost() -> None:
+    smooth = disc(60)
+    red = Image.merge("RGB", [Image.fromarray(smooth), *[Image.new("L", (60, 60))] * 2])
+    assert np.array_equal(read_object(png(red)).inside, smooth >= 128)
+    for green in (50, 100):
+        ImageDraw.Draw(red).rectangle((2, 2, 22, 10), fill=(0, green, 0))
+        with pytest.raises(EmatError, match="several colours"):
+            read_object(png(red))
+
+
+def test_few_greys_of_a_palette_are_classes_by_their_index() -> None:
+    drawn = regions(1, 2)
+    image = Image.fromarray(drawn)
+    image.putpalette([0, 0, 0, 128, 128, 128, 255, 255, 255])
+    assert np.array_equal(read_object(png(image)).inside, drawn > 0)

@@ -4,6 +4,7 @@ import io
 import struct
 import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,9 @@ from PIL import Image
 
 from emat.errors import EmatError
 from emat.images import Pixels, Reading, Stretch, read_photo
+from emat.images.sources import pages
+from emat.inference.photos import find_photos
+from emat.progress import _said
 
 RAMP = np.linspace(0, 1, 400).reshape(20, 20)
 
@@ -141,3 +145,48 @@ def test_the_limit_of_pixels_can_be_raised(tmp_path: Path) -> None:
     assert read_photo(path, reading=Reading(max_pixels=3000)).shape == (50, 60, 3)
     with pytest.raises(EmatError, match="must be at least 1"):
         Reading(max_pixels=0)
+
+
+@pytest.mark.parametrize("dtype", [">u2", ">f4", "<f8", np.float16])
+def test_arrays_of_every_byte_order_and_width_are_read(dtype: str) -> None:
+    assert spread(read_photo((RAMP * 4095).astype(dtype))) >= 250
+
+
+@pytest.mark.parametrize(("dtype", "low", "high"), [(np.int8, -100, 100), (np.int16, -2000, 2000), (np.uint32, 0, 3e9)])
+def test_the_sign_of_a_tiffs_values_is_respected(tmp_path: Path, dtype: Any, low: float, high: float) -> None:
+    tifffile = pytest.importorskip("tifffile")
+    tifffile.imwrite(tmp_path / "a.tif", (low + RAMP * (high - low)).astype(dtype))
+    photo = read_photo(tmp_path / "a.tif")
+    assert spread(photo) >= 250
+    assert (np.diff(photo[..., 0].ravel().astype(int)) >= 0).all(), "brighter stays brighter"
+
+
+def test_a_tiff_of_a_kind_that_is_not_read_is_said_to_be_one(tmp_path: Path) -> None:
+    tifffile = pytest.importorskip("tifffile")
+    tifffile.imwrite(tmp_path / "a.tif", RAMP)
+    with pytest.raises(EmatError, match="such as 64-bit fractions; save it with 8 or 16 bits"):
+        read_photo(tmp_path / "a.tif")
+
+
+def test_a_smaller_page_of_another_shape_is_a_page(tmp_path: Path) -> None:
+    path = stack(tmp_path / "scan.tif", [(80, 60), (40, 60)])
+    with pytest.raises(EmatError, match="is a stack of 2 pages"):
+        read_photo(path)
+
+
+def test_pages_keep_their_numbers_beside_previews(tmp_path: Path) -> None:
+    path = stack(tmp_path / "scan.tif", [(80, 60), (40, 30), (80, 60)])
+    assert pages(path, "scan.tif") == [1, 3]
+    assert [photo.name for photo in find_photos([str(path)], all_pages=True)] == ["scan_p001.tif", "scan_p003.tif"]
+
+
+@pytest.mark.parametrize("file_format", ["GIF", "PNG", "WEBP"])
+def test_the_first_frame_of_an_animated_image_is_taken_and_said(
+    file_format: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    _said.cache_clear()
+    frames = [Image.new("RGB", (8, 6), colour) for colour in ("red", "blue")]
+    buffer = io.BytesIO()
+    frames[0].save(buffer, file_format, save_all=True, append_images=frames[1:], lossless=True)
+    assert read_photo(buffer.getvalue())[0, 0].tolist() == [255, 0, 0]
+    assert "is animated; its first frame is taken" in caplog.text
