@@ -263,9 +263,15 @@ class Segmenter:
                 for photo, features in zip(pixels, self._features_of(pixels), strict=True):
                     yield self._predict(photo, known, features)
 
+    def refined(self, prediction: Prediction, refine: Refinement | None = "auto") -> Prediction:
+        """Return a prediction of this segmenter with refined masks, for those who first want to see it unrefined."""
+        return self._refined(prediction, refine, self._fitted())
+
     def _predict(self, photo: Pixels, known: KnownExamples, features: Features | None = None) -> Prediction:
-        answer = self._unrefined(photo, known, features)
-        return refined(answer, self.refine, lambda name: suits_refinement(known, name, self._unrefined))
+        return self._refined(self._unrefined(photo, known, features), self.refine, known)
+
+    def _refined(self, prediction: Prediction, refine: Refinement | None, known: KnownExamples) -> Prediction:
+        return refined(prediction, refine, lambda name: suits_refinement(known, name, self._unrefined))
 
     @torch.inference_mode()
     def _unrefined(self, photo: Pixels, known: KnownExamples, features: Features | None = None) -> Prediction:

@@ -7,7 +7,9 @@ from hashlib import sha256
 from typing import TypeAlias
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from emat.errors import EmatError
 from emat.images import Source, read_photo
@@ -15,6 +17,9 @@ from emat.refine.mobilesam import Box, MobileSAM, Prompt, at_photo_size, require
 
 Points: TypeAlias = "Sequence[tuple[float, float]] | NDArray[np.floating]"
 
+CELL = 4  # pixels of the square for each of an answer's: 1024 / 256
+WHOLE = 0.95  # of the photo's pixels: an answer that covers more is not an object
+SURER = 2.0  # more than the expected IoUs of two answers can differ
 KEPT_PHOTOS = 8  # whose encodings `click` keeps: a second click on a photo is answered at once
 
 
@@ -58,8 +63,18 @@ class Clicker:
         answers = self._sam.answer(self._encoded, [prompt])[0]
         # One click can mean a part or the whole: the three answers are for that. More of a prompt leaves no doubt.
         alone = len(prompt.inside) + len(prompt.outside) == 1 and box is None
-        choice = 1 + int(answers.iou[1:].argmax()) if alone else 0
+        choice = 1 + self._best_object(answers.logits[1:], answers.iou[1:]) if alone else 0
         return at_photo_size(answers.logits[choice : choice + 1], self._encoded)[0].cpu().numpy() > 0
+
+    def _best_object(self, logits: Tensor, iou: Tensor) -> int:
+        """Return the index of the answer to one click: the best one that is not the photo as a whole.
+
+        On microscope pictures and other even surfaces, the whole photo is often what the network is surest of.
+        """
+        height, width = (max(1, side // CELL) for side in self._encoded.inner)
+        shares = (logits[:, :height, :width] > 0).float().mean((1, 2))  # (3,)
+        objects = torch.where(shares < WHOLE, iou, iou - SURER)
+        return int(objects.argmax())
 
 
 _clickers: OrderedDict[str, Clicker] = OrderedDict()  # by a hash of the photo, the last used last

@@ -15,7 +15,7 @@ masks.py         label maps, measurements and pictures at any threshold
 export.py        one zip file with everything
 acts.py          what buttons and clicks do
 routes.py        the addresses and what each answers
-security.py      who may ask, and how much they may send
+security.py      which requests are accepted
 server.py        the server on 127.0.0.1
 page/            the page: HTML, style and plain JavaScript, without a build step
 """

@@ -110,7 +110,7 @@ class Studio:
         """Do what a button says, and save the session.
 
         Raises:
-            EmatError: There is no such button, or what it was to do is not possible.
+            EmatError: There is no such button, or it cannot do this now.
         """
         act = ACTS.get(name)
         if act is None:
@@ -122,17 +122,17 @@ class Studio:
         return answer
 
     def upload(self, session: Session, data: bytes, name: str, to: str) -> None:
-        """Take a file: for step 2 into the tray until all of a drop are there, otherwise at once."""
+        """Take a file that was uploaded. Files for step 2 wait in the tray until the whole drop is there."""
         if to == "photos":
             examples.add_photo(session, data, name)
             self.sessions.search(session).look_at_new()
         elif to == "examples":
-            self._lay_down(session, data, name)
+            self._put_into_tray(session, data, name)
         elif to == "fitted":
             self._open_fitted(session, data, name)
         else:
             raise EmatError("a file goes to examples, photos or fitted; reload the page")
-        self.sessions.save(session)
+        self.sessions.save_soon(session)
 
     def start_over(self, session: Session) -> None:
         """Empty a session and give its memory back to the machine."""
@@ -160,7 +160,7 @@ class Studio:
             self.clicks.prepare(draft.photo)
         return {"problems": problems}
 
-    def _lay_down(self, session: Session, data: bytes, name: str) -> None:
+    def _put_into_tray(self, session: Session, data: bytes, name: str) -> None:
         tray = session.folder / "tray"
         key = session.new_key()
         if tray.is_dir() and len(list(tray.iterdir())) >= MOST_IN_A_DROP:
@@ -202,10 +202,12 @@ ACTS: dict[str, Act] = {
     "threshold": Act(
         lambda _, session, values: examples.set_threshold(session, whole(values, "number"), number(values, "value"))
     ),
+    "crisp": Act(lambda _, session, values: examples.set_crisp(session, values.get("value") is True), searches=True),
     "demo": Act(lambda _, session, __: examples.start_demo(session), searches=True),
     "stop": Act(lambda studio, session, _: studio.sessions.search(session).stop()),
     "continue": Act(lambda *_: None, searches=True),
-    "start-over": Act(lambda studio, session, _: studio.start_over(session)),
+    # It stops the search, which must begin again for what is dropped next.
+    "start-over": Act(lambda studio, session, _: studio.start_over(session), searches=True),
 }
 
 

@@ -163,7 +163,7 @@ def add_query(session: Session, photo: StudioPhoto, key: int) -> None:
     """Add a photo in which the classes are to be found."""
     with session.lock:
         session.queries[key] = StudioQuery(key, photo)
-        session.changed()
+        session.changed_photo(session.queries[key])
 
 
 def add_photo(session: Session, data: bytes, name: str) -> None:
@@ -219,7 +219,7 @@ def remove_photo(session: Session, key: int) -> None:
     """Remove a photo from the page. What it taught as a correction stays."""
     with session.lock:
         query = session.queries.pop(key, None)
-        session.changed()
+        session.changed_progress()
     if query is not None:
         session.forget(key, query.photo)
 
@@ -230,6 +230,13 @@ def set_threshold(session: Session, number: int, value: float) -> None:
         for shown in session.classes:
             if shown.number == number:
                 session.thresholds[shown.name] = min(max(value, 0.0), 1.0)
+        session.changed()
+
+
+def set_crisp(session: Session, crisp: bool) -> None:
+    """Say whether refined masks are shown."""
+    with session.lock:
+        session.crisp = crisp
         session.changed()
 
 

@@ -22,7 +22,7 @@ from emat.studio.photos import SMALL_SIDE, UNDECIDED
 from emat.studio.session import Session, StudioQuery
 
 QUALITY = 88
-BORDER = 255  # of single objects: white is no class's colour
+BORDER = 255  # between single objects; no class is white
 
 Labelled = NDArray[np.int32]
 
@@ -51,9 +51,11 @@ def is_present(session: Session, query: StudioQuery, name: str) -> bool:
     """Say whether class `name` counts as present in the photo of `query`: it is likely, and some pixel shows it."""
     if query.corrected is not None:
         return name in query.corrected
-    if query.drawn_at == session.thresholds and query.scores is not None:
-        return name in query.drawn
-    peak = query.peaks.get(name, 1.0)
+    drawn = query.drawn.get(session.look_of(query))
+    if drawn is not None and query.scores is not None:
+        return name in drawn
+    peaks = query.crisp_peaks if query.crisp_peaks is not None and session.is_crisp(query) else query.peaks
+    peak = peaks.get(name, 1.0)
     return is_likely(session, query, name) and peak >= thresholds_of(session, name).mask
 
 
@@ -82,7 +84,7 @@ def label_map(session: Session, query: StudioQuery, numbers: Mapping[str, int], 
         return labels
     if query.scores is None:
         return labels
-    all_maps = session.maps.read(query.key).probabilities
+    all_maps = session.maps_of(query).probabilities
     names = [name for name in all_maps if name in numbers and is_likely(session, query, name)]
     if not names:
         return labels
@@ -92,13 +94,12 @@ def label_map(session: Session, query: StudioQuery, numbers: Mapping[str, int], 
 
 
 def note_drawn(session: Session, query: StudioQuery) -> None:
-    """Note which classes have a pixel at the present thresholds. At others, `is_present` judges by peaks."""
+    """Note which classes have a pixel as the photo looks now. After a change, `is_present` judges by peaks."""
     height, width = query.photo.working
     scale = min(1.0, SMALL_SIDE / max(height, width))
     labels = label_map(session, query, session.numbers, (max(1, round(height * scale)), max(1, round(width * scale))))
     shown = np.bincount(labels.ravel(), minlength=256)
-    query.drawn = tuple(name for name, number in session.numbers.items() if shown[number])
-    query.drawn_at = dict(session.thresholds)
+    query.drawn[session.look_of(query)] = tuple(name for name, number in session.numbers.items() if shown[number])
 
 
 @dataclass(frozen=True)
@@ -137,7 +138,7 @@ def results(session: Session, query: StudioQuery, objects: bool) -> list[ClassRe
 
 def single_objects(session: Session, query: StudioQuery, name: str, mask: NDArray[np.bool_]) -> Instances:
     """Return the single objects of a class in its mask (H, W), touching ones apart."""
-    kept = session.maps.read(query.key)
+    kept = session.maps_of(query)
     if query.corrected is not None or name not in kept.probabilities:
         return measure(separate(mask), mask.astype(np.float32))
     known = kept.objects.get(name)

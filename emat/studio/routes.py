@@ -18,7 +18,7 @@ from emat.studio.acts import ABSENT, Studio, Values, number, whole
 from emat.studio.examples import add_example, correct, find_draft, find_query, shown_paint
 from emat.studio.export import PARTS, export
 from emat.studio.masks import results
-from emat.studio.photos import StudioPhoto, packed, read_paint
+from emat.studio.photos import StudioPhoto, packed, read_paint, small_file
 from emat.studio.security import BodyTooLarge
 from emat.studio.session import Session
 from emat.studio.session_json import state
@@ -54,8 +54,8 @@ def build_app(studio: Studio) -> Starlette:
             EmatError: _problem(422),
             BodyTooLarge: _problem(413, "this is larger than the studio takes; make it smaller"),
             404: _problem(404, "there is nothing at this address"),
-            405: _problem(405, "this address does not answer such a request"),
-            500: _problem(500, "the studio failed at this, which is a mistake in it; its terminal says more"),
+            405: _problem(405, "this address does not take such a request"),
+            500: _problem(500, "something went wrong inside the studio; its terminal says more"),
         },
     )
 
@@ -125,19 +125,19 @@ def _with_session(studio: Studio, answer: Answer) -> Any:
 
 
 def _state(studio: Studio, session: Session, request: Request, _: bytes) -> Response:
-    if request.query_params.get("since") == str(session.revision):
+    if _since(request) == session.revision:
         return _json({"unchanged": True})
-    return _json(state(session))
+    return _json(state(session, _since(request)))
 
 
 def _act(studio: Studio, session: Session, request: Request, body: bytes) -> Response:
     answer = studio.act(session, request.path_params["act"], _values(body))
-    return _json({"answer": answer, "state": state(session)})
+    return _json({"answer": answer, "state": state(session, _since(request))})
 
 
 def _upload(studio: Studio, session: Session, request: Request, body: bytes) -> Response:
     studio.upload(session, body, request.query_params.get("name", "photo"), request.query_params.get("to", ""))
-    return _json({"state": state(session)})
+    return _json({"state": state(session, _since(request))})
 
 
 def _paint(studio: Studio, session: Session, request: Request, body: bytes) -> Response:
@@ -156,7 +156,7 @@ def _paint(studio: Studio, session: Session, request: Request, body: bytes) -> R
         raise EmatError("paint is kept, or becomes an example or a correction; reload the page")
     studio.sessions.search(session).start()
     studio.sessions.save(session)
-    return _json({"state": state(session)})
+    return _json({"state": state(session, _since(request))})
 
 
 def _labels(studio: Studio, session: Session, request: Request, body: bytes) -> Response:
@@ -188,6 +188,12 @@ def _click(studio: Studio, session: Session, request: Request, body: bytes) -> R
             raise EmatError("a box has a left, top, right and bottom; draw it again")
         corners = (number(box, "left"), number(box, "top"), number(box, "right"), number(box, "bottom"))
     return _bytes(packed(studio.clicks.mask(photo, where, inside, corners)))
+
+
+def _draft_small(_: Studio, session: Session, request: Request, __: bytes) -> Response:
+    return FileResponse(
+        small_file(find_draft(session, _key(request)).photo.file), media_type="image/jpeg", headers=KEPT
+    )
 
 
 def _photo_file(_: Studio, session: Session, request: Request, __: bytes) -> Response:
@@ -239,6 +245,7 @@ ANSWERS: tuple[tuple[str, str, Answer], ...] = (
     ("POST", "export", _export),
     ("GET", "download", _download),
     ("GET", "examples/{key:int}/small.jpg", _example),
+    ("GET", "drafts/{key:int}/small.jpg", _draft_small),
     ("GET", "photos/{key:int}/small.jpg", _small),
     ("GET", "photos/{key:int}/large.jpg", _large),
     ("GET", "photos/{key:int}/result", _result),
@@ -256,6 +263,12 @@ def _photo(session: Session, request: Request) -> tuple[int, StudioPhoto]:
     if request.path_params["kind"] == "drafts":
         return key, find_draft(session, key).photo
     return key, find_query(session, key).photo
+
+
+def _since(request: Request) -> int:
+    """The revision of the session that the page knows; -1 if it knows none."""
+    since = request.query_params.get("since", "")
+    return int(since) if since.isdecimal() and len(since) < 10 else -1
 
 
 def _key(request: Request) -> int:

@@ -1,4 +1,4 @@
-"""The search through the photos of a session, in a thread of its own: learn, forecast, predict one after the other."""
+"""The search through the photos of a session, in a thread of its own: learn, forecast, predict, refine."""
 
 import threading
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from emat.inference.prediction import Prediction, likely_classes
 from emat.studio.masks import note_drawn
 from emat.studio.session import Session, StudioQuery
 
-FAINT = 0.05  # pixels below this probability are surely none of the class
+FAINT = 0.05  # pixels below this probability surely do not belong to the class
 
 
 class Search:
@@ -48,7 +48,7 @@ class Search:
             if self._thread is None:  # between two photos that are being sent
                 with self.session.lock:
                     self.session.search.phase = "stopped"
-                    self.session.changed()
+                    self.session.changed_progress()
 
     def look_at_new(self) -> None:
         """Begin because there is a further photo, unless the user has stopped the search."""
@@ -81,7 +81,7 @@ class Search:
             phase, problem = "idle", str(error)
         with session.lock:
             session.search.phase, session.search.problem = phase, problem
-            session.changed()
+            session.changed_progress()
 
     def _predict_all(self) -> str:
         session = self.session
@@ -89,9 +89,9 @@ class Search:
             version, segmenter = session.version, session.segmenter
             stale = [query for query in session.queries.values() if query.version != version]
         if not segmenter.classes_:
-            self._say("idle", 0, 0)
             for query in stale:
                 query.scores, query.version = None, version
+                session.changed_photo(query)
             return "idle"
         if session.forecast_version != version:
             self._say("learning", 0, len(stale))
@@ -107,7 +107,37 @@ class Search:
             self._say("looking", done, len(stale))
             if query.key in session.queries:
                 self._predict(query, version)
+        return self._refine_all(version)
+
+    def _refine_all(self, version: int) -> str:
+        """Refine the masks of all photos, which takes longer than finding them; so this comes last."""
+        session = self.session
+        with session.lock:
+            coarse = [query for query in session.queries.values() if session.is_waiting(query)]
+        for done, query in enumerate(coarse):
+            if self._stop.is_set():
+                break
+            if session.version != version or self._again:
+                return "looking"  # a photo that has no masks yet comes before one whose masks are coarse
+            self._say("refining", done, len(coarse))
+            if query.key in session.queries and session.is_waiting(query):
+                self._refine(query, version)
         return "stopped" if self._stop.is_set() else "idle"  # photos that are still being sent wait then
+
+    def _refine(self, query: StudioQuery, version: int) -> None:
+        session = self.session
+        maps = session.maps.read(query.key).probabilities
+        coarse = Prediction(query.photo.pixels, dict(query.scores or {}), dict(maps), session.segmenter.thresholds)
+        prediction = session.segmenter.refined(coarse, "auto")
+        with session.lock:
+            if session.version != version or query.key not in session.queries:
+                return
+            if prediction is not coarse:
+                session.maps.write(query.key, prediction, crisp=True)
+                query.changes += 1
+            query.crisp_peaks = peaks(prediction)
+            note_drawn(session, query)
+            session.changed_photo(query)
 
     def _predict(self, query: StudioQuery, version: int) -> None:
         session = self.session
@@ -115,19 +145,21 @@ class Search:
         with session.lock:
             if session.version != version or query.key not in session.queries:
                 return
+            session.maps.remove(query.key)
             session.maps.write(query.key, prediction)
             query.scores = {name: float(score) for name, score in prediction.scores.items()}
-            query.peaks = peaks(prediction)
+            query.peaks, query.crisp_peaks, query.drawn = peaks(prediction), None, {}
             query.uncertainty = uncertainty(prediction)
             query.version = version
             query.changes += 1
             note_drawn(session, query)
+            session.changed_photo(query)
 
     def _say(self, phase: str, done: int, count: int) -> None:
         with self.session.lock:
             state = self.session.search
             state.phase, state.done, state.count, state.problem = phase, done, count, ""
-            self.session.changed()
+            self.session.changed_progress()
 
 
 def peaks(prediction: Prediction) -> dict[str, float]:

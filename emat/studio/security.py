@@ -1,4 +1,4 @@
-"""Who may talk to the studio, and how much they may say. Every request passes here before any route sees it."""
+"""Which requests the studio accepts, and how large they may be. Every request is checked here before it is answered."""
 
 import secrets
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -69,7 +69,7 @@ class Guard:
     def _refusal(self, headers: Headers) -> tuple[int, str] | None:
         host = headers.get("host", "")
         if host not in self._hosts:
-            return 400, "the studio answers at 127.0.0.1 alone; open the address that it printed"
+            return 400, "the studio answers only at 127.0.0.1; open the address that it printed"
         origin = headers.get("origin")
         if origin is not None and origin != f"http://{host}":
             return 403, "this request comes from another page and is refused"

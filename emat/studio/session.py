@@ -16,6 +16,7 @@ from emat.inference.forecast import Forecast
 from emat.inference.prediction import Prediction
 from emat.inference.segmenter import Segmenter
 from emat.pictures.palette import COLOURS, colour_of
+from emat.refine.mobilesam import find_mobilesam
 from emat.studio.photos import Paint, StudioPhoto, png_of, read_paint
 
 RECENT = 6  # predictions that stay in memory, for sliders that are being moved
@@ -40,39 +41,44 @@ class KeptMaps:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._recent: OrderedDict[int, Maps] = OrderedDict()
+        self._recent: OrderedDict[Path, Maps] = OrderedDict()
         self._lock = threading.Lock()
 
-    def write(self, key: int, prediction: Prediction) -> None:
-        """Keep the maps of a photo's prediction."""
+    def write(self, key: int, prediction: Prediction, crisp: bool = False) -> None:
+        """Keep the maps of a photo's prediction, or of the same prediction after refinement."""
         arrays: dict[str, NDArray[np.generic]] = {"names": np.array(list(prediction.maps), str)}
         for index, (name, map_) in enumerate(prediction.maps.items()):
             arrays[f"map{index}"] = map_.astype(np.float16)
             if name in prediction.objects:
                 arrays[f"objects{index}"] = prediction.objects[name]
-        with whole_file(self._file(key)) as unfinished, unfinished.open("wb") as file:
-            np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
+        file = self._file(key, crisp)
+        with whole_file(file) as unfinished, unfinished.open("wb") as written:
+            np.savez_compressed(written, **arrays)  # type: ignore[arg-type]
         with self._lock:
-            self._recent.pop(key, None)
+            self._recent.pop(file, None)
 
-    def read(self, key: int) -> Maps:
-        """Return the maps of a photo; empty ones if none are kept."""
+    def read(self, key: int, crisp: bool = False) -> Maps:
+        """Return the maps of a photo, refined ones if asked for and there are any; empty ones if none are kept."""
+        file = self._file(key, crisp)
+        if crisp and not file.is_file():  # refinement left everything as it was
+            file = self._file(key)
         with self._lock:
-            if key in self._recent:
-                self._recent.move_to_end(key)
-                return self._recent[key]
-        maps = self._read(self._file(key))
+            if file in self._recent:
+                self._recent.move_to_end(file)
+                return self._recent[file]
+        maps = self._read(file)
         with self._lock:
-            self._recent[key] = maps
+            self._recent[file] = maps
             while len(self._recent) > RECENT:
                 self._recent.popitem(last=False)
         return maps
 
     def remove(self, key: int) -> None:
         """Forget the maps of a photo."""
-        with self._lock:
-            self._recent.pop(key, None)
-        self._file(key).unlink(missing_ok=True)
+        for file in (self._file(key), self._file(key, crisp=True)):
+            with self._lock:
+                self._recent.pop(file, None)
+            file.unlink(missing_ok=True)
 
     def clear(self) -> None:
         """Forget all maps."""
@@ -80,8 +86,8 @@ class KeptMaps:
             self._recent.clear()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _file(self, key: int) -> Path:
-        return self.folder / f"{key}.npz"
+    def _file(self, key: int, crisp: bool = False) -> Path:
+        return self.folder / (f"{key}-crisp.npz" if crisp else f"{key}.npz")
 
     def _read(self, file: Path) -> Maps:
         if not file.is_file():
@@ -125,11 +131,12 @@ class StudioQuery:
     photo: StudioPhoto
     scores: Mapping[str, float] | None = None  # None before it was predicted
     peaks: Mapping[str, float] = field(default_factory=dict)  # highest probability of each class, see `search.peaks`
-    drawn: tuple[str, ...] = ()  # the classes with a pixel at the thresholds `drawn_at`, which were the session's then
-    drawn_at: Mapping[str, float] = field(default_factory=dict)
+    crisp_peaks: Mapping[str, float] | None = None  # the same after refinement; None before that
+    drawn: dict[str, tuple[str, ...]] = field(default_factory=dict)  # classes with a pixel, by `Session.look_of`
     uncertainty: float = 0.0  # of the prediction, 0 to 1
     version: int = -1  # of the examples that the prediction comes from
     corrected: tuple[str, ...] | None = None  # the classes that the user painted; what was painted is final
+    revision: int = 0  # of the session, when this photo changed
     changes: int = 0  # of prediction or correction; part of the pictures' addresses, so that browsers fetch them anew
 
 
@@ -137,7 +144,7 @@ class StudioQuery:
 class SearchState:
     """How far the search through the photos is."""
 
-    phase: str = "idle"  # "idle", "learning", "looking" or "stopped"
+    phase: str = "idle"  # "idle", "learning", "looking", "refining" or "stopped"
     done: int = 0
     count: int = 0
     problem: str = ""  # a sentence about what ended it
@@ -153,6 +160,7 @@ class Session:
     segmenter: Segmenter
     classes: list[StudioClass] = field(default_factory=list)
     thresholds: dict[str, float] = field(default_factory=dict)  # by class, where moved
+    crisp: bool = True  # whether masks are refined, if MobileSAM is on this machine
     drafts: dict[int, Draft] = field(default_factory=dict)
     queries: dict[int, StudioQuery] = field(default_factory=dict)
     forecast: Mapping[str, Forecast] = field(default_factory=dict)
@@ -160,9 +168,13 @@ class Session:
     search: SearchState = field(default_factory=SearchState)
     version: int = 0
     revision: int = 0  # counts every change that the page shows
+    all_revision: int = 0  # the last one that may have changed every photo
+    saved_version: int = -1  # of the examples that are on disk
     next_key: int = 1
     lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
     used: float = 0.0
+    # Part of the pictures' addresses: browsers keep pictures, and after a restart changes are counted from 0 again.
+    opened: str = field(default_factory=lambda: secrets.token_hex(4))
     maps: KeptMaps = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -173,12 +185,48 @@ class Session:
         """The number of each class by its name."""
         return {shown.name: shown.number for shown in self.classes}
 
+    @property
+    def refines(self) -> bool:
+        """Whether masks are refined: the user wants it, and MobileSAM is on this machine."""
+        return self.crisp and find_mobilesam() is not None
+
+    def is_crisp(self, query: StudioQuery) -> bool:
+        """Say whether the refined masks of a photo are shown."""
+        return self.crisp and query.crisp_peaks is not None
+
+    def maps_of(self, query: StudioQuery) -> Maps:
+        """Return the maps of a photo that are shown, refined or not."""
+        return self.maps.read(query.key, self.is_crisp(query))
+
+    def look_of(self, query: StudioQuery) -> str:
+        """Return a text that is different whenever thresholds or refinement make the photo look different."""
+        moved = [f"{self.numbers.get(name, 0)}.{round(value * 100)}" for name, value in self.thresholds.items()]
+        return "-".join([*moved, "crisp"] if self.is_crisp(query) else moved)
+
+    def is_waiting(self, query: StudioQuery) -> bool:
+        """Say whether a photo is still to be predicted or refined."""
+        if query.version != self.version:
+            return True
+        return self.refines and query.crisp_peaks is None and query.scores is not None and query.corrected is None
+
     def is_empty(self) -> bool:
         """Say whether nothing was done in this tab yet."""
         return not (self.classes or self.segmenter.examples_ or self.drafts or self.queries)
 
     def changed(self) -> None:
-        """Note that the page has something new to show."""
+        """Note that anything may look different now, every photo included."""
+        with self.lock:
+            self.revision += 1
+            self.all_revision = self.revision
+
+    def changed_photo(self, query: StudioQuery) -> None:
+        """Note that one photo looks different now. The page is sent this one alone, or 500 photos would slow it."""
+        with self.lock:
+            self.revision += 1
+            query.revision = self.revision
+
+    def changed_progress(self) -> None:
+        """Note that something changed, but no photo."""
         with self.lock:
             self.revision += 1
 
@@ -212,7 +260,7 @@ class Session:
         """Remove everything that was done, from memory and from disk."""
         with self.lock:
             self.segmenter = segmenter
-            self.classes, self.thresholds = classes_of(segmenter), {}
+            self.classes, self.thresholds, self.crisp = classes_of(segmenter), {}, True
             self.drafts, self.queries = {}, {}
             self.forecast, self.forecast_version = {}, -1
             self.maps.clear()

@@ -27,9 +27,15 @@ EXAMPLES = "examples.emat"
 FORMAT = 1
 
 
-def state(session: Session) -> dict[str, Any]:
-    """Return everything that the page shows, except pictures and measurements of single photos."""
+def state(session: Session, since: int = -1) -> dict[str, Any]:
+    """Return everything that the page shows, except pictures and measurements of single photos.
+
+    Args:
+        session: Whose state it is.
+        since: The revision that the page knows. Photos that did not change after it are left out.
+    """
     with session.lock:
+        all_changed = session.all_revision > since
         known = session.segmenter.classes_
         return {
             "session": session.id,
@@ -51,7 +57,11 @@ def state(session: Session) -> dict[str, Any]:
             "forecast": [_expectation(name, forecast) for name, forecast in session.forecast.items() if name in known],
             "forecastIsCurrent": session.forecast_version == session.version,
             "learns": session.segmenter.method.learns,
-            "photos": [_query(session, query) for query in session.queries.values()],
+            "crisp": session.crisp,
+            "keys": list(session.queries),
+            "photos": [
+                _query(session, query) for query in session.queries.values() if all_changed or query.revision > since
+            ],
             "search": asdict(session.search),
             "cannotExport": nothing_to_export(session),
             "cannotSave": nothing_to_save(session),
@@ -80,14 +90,14 @@ def _examples(session: Session) -> list[dict[str, Any]]:
             "sparse": example.working is not None and example.working.sparse,
             "iou": mean.get(index),
             "worst": index == worst,
-            "stamp": f"{session.version}-{index}",
+            "poor": index == worst and mean[index] < WELL,
+            "stamp": f"{session.opened}-{session.version}-{index}",
         }
         for index, example in enumerate(session.segmenter.examples_)
     ]
 
 
 def _expectation(name: str, forecast: Forecast) -> dict[str, Any]:
-    sentence = forecast.sentence(name)
     return {
         "name": name,
         "examples": forecast.examples,
@@ -95,8 +105,21 @@ def _expectation(name: str, forecast: Forecast) -> dict[str, Any]:
         "presence": forecast.presence,
         "word": word_for(forecast.iou),
         "presenceWord": word_for(forecast.presence),
-        "sentence": sentence[:1].upper() + sentence[1:] + "." if sentence else "",
+        "advice": advice_for(name, forecast),
     }
+
+
+def advice_for(name: str, forecast: Forecast) -> str:
+    """What the user can do about a class; empty if it is fine as it is."""
+    if forecast.iou is None:
+        return "One example does not tell how well it will work. Add a second one."
+    if forecast.iou < POOR:
+        return "It is hardly found with these examples. Add some that look like your photos."
+    if forecast.presence is None:
+        return "Add a photo that shows none of your classes, and it learns when to find nothing."
+    if forecast.presence < WELL:
+        return f"Photos with and without {name} look alike to it. Add photos without {name}."
+    return ""
 
 
 def word_for(value: float | None) -> str:
@@ -120,7 +143,7 @@ def _query(session: Session, query: StudioQuery) -> dict[str, Any]:
         "fullWidth": query.photo.size[1],
         "fullHeight": query.photo.size[0],
         "done": query.scores is not None,
-        "current": query.version == session.version,
+        "waiting": session.is_waiting(query),
         "corrected": query.corrected is not None,
         "scores": {
             name: {"score": score, "present": is_present(session, query, name)}
@@ -129,14 +152,8 @@ def _query(session: Session, query: StudioQuery) -> dict[str, Any]:
         },
         "painted": list(query.corrected or ()),
         "uncertainty": round(query.uncertainty, 3),
-        "stamp": f"{query.changes}-{_thresholds_stamp(session)}",
+        "stamp": f"{session.opened}-{query.changes}-{session.look_of(query)}",
     }
-
-
-def _thresholds_stamp(session: Session) -> str:
-    return "-".join(
-        f"{session.numbers.get(name, 0)}.{round(value * 100)}" for name, value in session.thresholds.items()
-    )
 
 
 @dataclass(frozen=True)
@@ -161,6 +178,7 @@ def save_session(session: Session) -> None:
             "changed": time.time(),
             "classes": [[shown.name, shown.number] for shown in session.classes],
             "thresholds": session.thresholds,
+            "crisp": session.crisp,
             "examples": len(session.segmenter.examples_),
             "next_key": session.next_key,
             "drafts": [{**_photo(draft.key, draft.photo), "sparse": draft.sparse} for draft in session.drafts.values()],
@@ -168,9 +186,9 @@ def save_session(session: Session) -> None:
                 {
                     **_photo(query.key, query.photo),
                     "scores": query.scores,
-                    "peaks": dict(query.peaks),
+                    "peaks": query.peaks,
+                    "crisp_peaks": query.crisp_peaks,
                     "drawn": query.drawn,
-                    "drawn_at": dict(query.drawn_at),
                     "uncertainty": query.uncertainty,
                     "current": query.version == session.version,
                     "corrected": query.corrected,
@@ -210,6 +228,8 @@ def load_session(folder: Path, begin: Callable[[], Segmenter], open_file: Callab
         )
         session.classes = [StudioClass(str(name), int(number)) for name, number in content["classes"]]
         session.thresholds = {str(name): float(value) for name, value in content["thresholds"].items()}
+        session.crisp = content.get("crisp") is not False
+        session.saved_version = session.version
         session.next_key = int(content["next_key"])
         for each in content["drafts"]:
             draft = Draft(int(each["key"]), _photo_of(session, each), bool(each["sparse"]))
@@ -217,7 +237,9 @@ def load_session(folder: Path, begin: Callable[[], Segmenter], open_file: Callab
         for each in content["queries"]:
             query = StudioQuery(int(each["key"]), _photo_of(session, each), each["scores"], each["peaks"])
             query.uncertainty = float(each["uncertainty"])
-            query.drawn, query.drawn_at = tuple(each["drawn"]), dict(each["drawn_at"])
+            query.crisp_peaks = each.get("crisp_peaks")
+            if isinstance(each["drawn"], dict):  # earlier versions wrote a list
+                query.drawn = {str(look): tuple(names) for look, names in each["drawn"].items()}
             query.version = session.version if each["current"] else -1
             query.corrected = None if each["corrected"] is None else tuple(each["corrected"])
             session.queries[query.key] = query

@@ -38,6 +38,7 @@ MOST_METHODS = 3  # that are kept for later tabs; a tab keeps the one that it us
 MOST_TABS = 50
 IDLE_HOURS = 12  # after which a session that is saved leaves the memory
 EMPTY_MINUTES = 10  # after which a tab in which nothing was done makes room for others
+SAVE_SECONDS = 2.0  # that may pass before a dropped photo is saved
 ID = re.compile(r"[0-9a-f]{16}")
 
 
@@ -128,6 +129,7 @@ class Sessions:
         self.methods, self.folder, self.private = methods, folder, private
         self._clock = clock
         self._open: OrderedDict[str, tuple[Session, Search]] = OrderedDict()  # idle longest first
+        self._saving: set[str] = set()  # the ids of sessions that will be saved soon
         self._lock = threading.RLock()
 
     def open(self, id: str | None, owner: str) -> Session:
@@ -145,7 +147,7 @@ class Sessions:
             else:
                 session = new_session(self.methods.begin(), self.folder, owner)
             session.used = self._clock()
-            self._open[session.id] = (session, Search(session, lambda: self.save(session, examples=True)))
+            self._open[session.id] = (session, Search(session, lambda: self._keep(session)))
         self.search(session).start()
         return session
 
@@ -171,10 +173,34 @@ class Sessions:
         """Write a session to disk, unless the studio is private."""
         if self.private or session.id not in self._open:
             return
+        version = session.version
         with suppress(EmatError):  # the disk may be full; the work goes on, in memory
-            if examples:
+            if examples and session.saved_version != version:
                 save_examples(session)
+                session.saved_version = version
             save_session(session)
+
+    def save_soon(self, session: Session) -> None:
+        """Write a session to disk within seconds: hundreds of photos that are dropped at once are saved together."""
+        with self._lock:
+            if session.id in self._saving:
+                return
+            self._saving.add(session.id)
+        timer = threading.Timer(SAVE_SECONDS, self._save_now, (session,))
+        timer.daemon = True
+        timer.start()
+
+    def _save_now(self, session: Session) -> None:
+        with self._lock:
+            self._saving.discard(session.id)
+            self.save(session)
+
+    def _keep(self, session: Session) -> None:
+        """Save what a search has found. Examples take longer to write than photos; mostly they did not change."""
+        if session.saved_version == session.version:
+            self.save_soon(session)
+        else:
+            self.save(session, examples=True)
 
     def saved(self, owner: str) -> list[SavedSession]:
         """The sessions on disk that belong to a browser."""

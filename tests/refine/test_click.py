@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+import torch
 
 from emat.errors import EmatError
 from emat.images import Pixels
@@ -27,6 +28,15 @@ def untrained() -> Clicker:
 def test_a_wrong_click_is_explained(untrained: Clicker, arguments: dict[str, object], message: str) -> None:
     with pytest.raises(EmatError, match=message):
         untrained.mask(**arguments)  # type: ignore[arg-type]
+
+
+def test_one_click_means_an_object_and_not_the_whole_photo(untrained: Clicker) -> None:
+    logits = torch.full((3, 256, 256), -1.0)
+    logits[0, :171] = 1.0  # all of a photo of 40 x 60 pixels, which fills two thirds of the square
+    logits[1, 50:60, 50:60] = logits[2, :100] = 1.0
+    surest_of_all = torch.tensor([0.9, 0.6, 0.7])
+    assert untrained._best_object(logits, surest_of_all) == 2
+    assert untrained._best_object(logits[:1], surest_of_all[:1]) == 0, "there is nothing better"
 
 
 def square_photo() -> np.ndarray:

@@ -1,7 +1,7 @@
 """A session whose answers can be told beforehand: its method knows colours. The rest is the real thing."""
 
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from PIL import Image
 
 from emat.features import FeatureCache
 from emat.inference.segmenter import Segmenter
+from emat.refine.mobilesam import find_mobilesam
 from emat.studio.examples import add_classes, add_draft, add_example, add_photo
 from emat.studio.search import Search
 from emat.studio.server import serving
@@ -24,7 +25,21 @@ __all__ = ["tiny_head"]
 
 RED, BLUE, GREY = (230, 20, 20), (20, 20, 230), (90, 90, 90)
 SIZE = (40, 60)
-Files = Callable[..., Path]
+WEIGHTS = find_mobilesam()  # before any test changes the home folder
+
+
+@pytest.fixture(autouse=True)
+def empty_home(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Without MobileSAM, wherever the tests run: refining every photo would take minutes."""
+    monkeypatch.setenv("EMAT_HOME", str(tmp_path_factory.getbasetemp() / "empty-home"))
+
+
+@pytest.fixture
+def with_mobilesam(empty_home: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With MobileSAM, for tests that need it."""
+    if WEIGHTS is None:
+        pytest.skip("MobileSAM's weights are not here: run `emat weights fetch mobilesam`")
+    monkeypatch.setenv("EMAT_HOME", str(WEIGHTS.parents[1]))
 
 
 @pytest.fixture

@@ -228,12 +228,13 @@ def test_sessions_survive_the_server_and_can_be_deleted(
     monkeypatch.setenv("EMAT_HOME", str(tmp_path))
     context = browser.new_context()
     segmenter = Segmenter.load(tiny_head, learn=False)
-    with serving(segmenter, 7990) as address:
+    with serving(segmenter) as address:
+        port = int(address.rsplit(":", 1)[1].strip("/"))
         tab = Tab(context, address)
         teach(tab)
         tab.drop("#photo-files", photo("b.png", RED, BLUE))
         tab.until_done()
-    with serving(Segmenter.load(tiny_head, learn=False), 7990) as address:
+    with serving(Segmenter.load(tiny_head, learn=False), port) as address:
         tab.reload()
         tab.see("#examples li")
         tab.see("#list li")

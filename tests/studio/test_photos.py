@@ -63,7 +63,7 @@ def test_a_photo_of_too_many_pixels_is_refused_before_it_is_decoded(tmp_path: Pa
         read_dropped((tmp_path / "bomb.png").read_bytes(), "bomb.png", tmp_path / "1.png")
 
 
-def test_what_is_no_photo_is_named_without_its_path(tmp_path: Path) -> None:
+def test_what_is_not_a_photo_is_named_without_its_path(tmp_path: Path) -> None:
     with pytest.raises(EmatError, match=r"^notes\.jpg is not JPEG"):
         read_dropped(b"not a photo", "notes.jpg", tmp_path / "1.png")
 

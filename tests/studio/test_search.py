@@ -7,11 +7,11 @@ import pytest
 
 from emat.inference.prediction import Prediction
 from emat.studio import examples
-from emat.studio.masks import is_present
+from emat.studio.masks import is_present, label_map
 from emat.studio.search import Search, peaks, uncertainty
 from emat.studio.session import Session
 from tests.inference.colour_method import ColourMethod
-from tests.studio.conftest import BLUE, GREY, RED, look, png, show
+from tests.studio.conftest import BLUE, GREY, RED, look, png, png_of, show, stripes
 
 
 def test_photos_are_answered_and_encoded_once(session_with_classes: Session, method: ColourMethod) -> None:
@@ -67,6 +67,41 @@ def test_it_stops_and_continues_where_it_stopped(
     assert session.search.phase == "idle"
     assert all(query.scores is not None for query in session.queries.values())
     assert session.queries[next(iter(session.queries))].changes == changes, "what was done is not done again"
+
+
+@pytest.mark.usefixtures("with_mobilesam")
+def test_masks_are_refined_after_every_photo_has_one_and_both_are_kept(
+    session_with_classes: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = session_with_classes
+    show(session, "a.png", RED, GREY)
+    photo = stripes(GREY, size=(120, 160))
+    photo[30:90, 40:100] = RED
+    for name in ("b.png", "c.png"):
+        examples.add_photo(session, png_of(photo), name)
+    first, second = session.queries.values()
+    refined, found_first = type(session.segmenter).refined, []
+
+    def watched(self: object, *arguments: object) -> Prediction:
+        found_first.append(second.scores is not None)
+        return refined(self, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(type(session.segmenter), "refined", watched)
+    look(session)
+    assert found_first == [True, True], "finding masks comes before refining any"
+    assert session.search.phase == "idle"
+    assert not session.is_waiting(first)
+    crisp = label_map(session, first, session.numbers, (120, 160)) == 1
+    square = (photo == RED).all(-1)
+    assert (crisp & square).sum() / (crisp | square).sum() > 0.9
+    assert is_present(session, first, "red")
+    look_of_crisp = session.look_of(first)
+    examples.set_crisp(session, False)
+    assert session.look_of(first) != look_of_crisp, "pictures have another address"
+    assert is_present(session, first, "red")
+    examples.set_crisp(session, True)
+    look(session)
+    assert len(found_first) == 2, "the refined masks were kept"
 
 
 def test_without_examples_photos_wait(session_with_classes: Session) -> None:

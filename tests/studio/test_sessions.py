@@ -2,6 +2,7 @@
 
 import gc
 import json
+import time
 import weakref
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from emat.studio import examples
 from emat.studio.acts import Clicks, Studio
 from emat.studio.examples import correct
 from emat.studio.session import Session
+from emat.studio.session_json import save_session
 from emat.studio.sessions import EMPTY_MINUTES, MOST_TABS, NoSession, Sessions, SharedMethods, TooManyTabs, owner_of
 from tests.inference.colour_method import ColourMethod
 from tests.studio.conftest import BLUE, GREY, RED, left_half, png, show, stripes
@@ -91,6 +93,30 @@ def test_a_restart_loses_nothing(sessions: Sessions, methods: SharedMethods, tmp
     assert later.open(before.id, OTHER).is_empty(), "another browser gets a session of its own"
 
 
+def test_photos_that_are_dropped_together_are_saved_together(
+    sessions: Sessions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = sessions.open(None, ME)
+    sessions.search(session).stop()  # so that nothing else saves
+    sessions.search(session).wait()
+    written: list[int] = []
+
+    def counted(session: Session) -> None:
+        written.append(len(session.queries))
+        save_session(session)
+
+    monkeypatch.setattr("emat.studio.sessions.save_session", counted)
+    monkeypatch.setattr("emat.studio.sessions.SAVE_SECONDS", 1.0)
+    examples.add_photo(session, png(RED, BLUE), "a.png")
+    for _ in range(50):
+        sessions.save_soon(session)
+    deadline = time.monotonic() + 60
+    while not sessions.saved(ME) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert [saved.photos for saved in sessions.saved(ME)] == [1]
+    assert len(written) < 50
+
+
 def test_what_was_saved_can_be_deleted_by_its_own_browser(sessions: Sessions, tmp_path: Path) -> None:
     session = sessions.open(None, ME)
     work(sessions, session)
@@ -157,6 +183,8 @@ def test_start_over_frees_memory_and_disk(sessions: Sessions, tmp_path: Path) ->
     assert cache.counts.memory_bytes > 0
     held: list[weakref.ref[Any]] = [weakref.ref(session.segmenter), *map(weakref.ref, session.queries.values())]
     Studio(sessions, Clicks()).act(session, "start-over", {})
+    sessions.search(session).wait()
+    assert session.search.phase == "idle", "photos that are dropped next are not told that the search was stopped"
     gc.collect()
     assert session.is_empty()
     assert [reference() for reference in held] == [None] * len(held)

@@ -15,6 +15,12 @@ const SPECIAL = [
   {value: BACKGROUND, name: "Background", key: "0", colour: "#14161c"},
   {value: UNDECIDED, name: "Undecided", key: "U", colour: "#c8c8c8"},
 ];
+const COMMAND = /Mac|iPhone|iPad/.test(navigator.platform) ? "Cmd" : "Ctrl";
+const HINTS = {
+  click: "Click an object, or drag a box around it. Shift-click removes what is painted.",
+  brush: "Drag to paint. The keys [ and ] change the size, shift-click removes a whole painted area.",
+  eraser: "Drag to erase. The keys [ and ] change the size, shift-click removes a whole painted area.",
+};
 const MARKUP = `
   <div class="tools" role="toolbar" aria-label="Editing tools">
     <div class="group" role="group" aria-label="Tool">
@@ -26,8 +32,8 @@ const MARKUP = `
     <label class="group size">Size <input type="range" min="1" step="1" aria-label="Brush size in pixels of the photo">
       <output></output></label>
     <div class="group" role="group" aria-label="History">
-      <button type="button" data-do="undo" title="Undo (Ctrl+Z)" aria-label="Undo">↶</button>
-      <button type="button" data-do="redo" title="Redo (Ctrl+Shift+Z)" aria-label="Redo">↷</button>
+      <button type="button" data-do="undo" title="Undo (${COMMAND}+Z)" aria-label="Undo">↶</button>
+      <button type="button" data-do="redo" title="Redo (${COMMAND}+Shift+Z)" aria-label="Redo">↷</button>
       <button type="button" data-do="clear" title="Remove all paint">Clear</button>
     </div>
     <div class="group" role="group" aria-label="Zoom">
@@ -38,13 +44,16 @@ const MARKUP = `
   </div>
   <div class="canvas-box">
     <canvas tabindex="0" role="application" aria-label="The photo. Arrow keys move the pointer, the space bar paints or clicks."></canvas>
+  </div>
+  <div class="below">
+    <p class="status quiet" role="status"></p>
     <div class="outline-actions" hidden>
       <button type="button" class="primary" data-do="accept" title="Paint the outlined object (Enter)">Accept</button>
+      <button type="button" data-do="take" aria-pressed="false" title="Let clicks take away from the outline, as shift-clicks do">Take away</button>
       <button type="button" data-do="erase" title="Erase inside the outline">Erase</button>
       <button type="button" data-do="discard" title="Forget the outline (Escape)">Discard</button>
     </div>
-  </div>
-  <p class="status quiet" role="status"></p>`;
+  </div>`;
 
 export class Editor {
   constructor(element) {
@@ -81,7 +90,6 @@ export class Editor {
     this.useTool(click ? "click" : "brush");
     this._refresh();
     this.fit();
-    this.say(click ? "Click an object. Shift-click takes away, dragging draws a box." : "");
   }
 
   close() { this.isOpen = false; this.photo = this.labels = this.layer = this.outlineLayer = null; }
@@ -90,11 +98,12 @@ export class Editor {
 
   useTool(tool) {
     if (tool === "click" && !this.click) return this.say(this.whyNoClicks);
-    this.tool = tool;
+    this.tool = this.element.dataset.using = tool;
     press(this.element, "[data-tool]", button => button.dataset.tool === tool);
     const button = this.element.querySelector("[data-tool=click]");
     button.setAttribute("aria-disabled", String(!this.click));
     button.title = this.click ? "Click an object to outline it (C)" : this.whyNoClicks;
+    if (!this.outline) this.say(HINTS[tool]);
     this.draw();
   }
 
@@ -116,10 +125,18 @@ export class Editor {
 
   fit() {
     this._measure();
-    this.scale = Math.min(this.boxWidth / this.width, this.boxHeight / this.height);
+    this.scale = this.fittedScale = Math.min(this.boxWidth / this.width, this.boxHeight / this.height);
     this.left = (this.boxWidth - this.width * this.scale) / 2;
     this.top = (this.boxHeight - this.height * this.scale) / 2;
     this.draw();
+  }
+
+  // The window changed its size: show the whole photo if that was shown, otherwise keep the middle where it is.
+  resize() {
+    if (this.scale === this.fittedScale) return this.fit();
+    const {boxWidth, boxHeight} = this;
+    this._measure();
+    this.pan((this.boxWidth - boxWidth) / 2, (this.boxHeight - boxHeight) / 2);
   }
 
   zoom(factor, x = this.boxWidth / 2, y = this.boxHeight / 2) {
@@ -271,7 +288,7 @@ export class Editor {
           if (next >= 0 && next < labels.length && labels[next] === value) { labels[next] = 0; todo.push(next); }
       }
     });
-    this.say("Removed. Ctrl+Z brings it back.");
+    this.say(`Removed. ${COMMAND}+Z brings it back.`);
     return true;
   }
 
@@ -318,6 +335,12 @@ export class Editor {
     this.outline ??= {points: [], box: null, mask: null};
     this.outline.points.push({x, y, inside});
     await this._ask();
+  }
+
+  // Whether clicks take away from the outline; fingers have no shift key.
+  takeAway(takes) {
+    this.takes = takes;
+    press(this.element, "[data-do=take]", () => takes);
   }
 
   async addBox(box) {
@@ -369,14 +392,15 @@ export class Editor {
     const mask = this.outline?.mask;
     if (!mask) return;
     this.step(() => { for (let index = 0; index < mask.length; index++) if (mask[index]) this.labels[index] = value; });
-    this.discard();
+    this.discard(value ? "Painted. Click the next object." : "Erased.");
   }
 
-  discard() {
+  discard(text = HINTS[this.tool]) {
     this.asked++;
     this.outline = null;
+    this.takeAway(false);
     this.element.querySelector(".outline-actions").hidden = true;
-    this.say("");
+    this.say(text);
     this.draw();
   }
 
@@ -399,7 +423,7 @@ export class Editor {
     on(canvas, "wheel", event => this._wheel(event), {passive: false});
     on(element, "click", event => this._press(event.target.closest("button")));
     on(this.slider, "input", () => this.setSize(Number(this.slider.value)));
-    new ResizeObserver(() => { if (this.isOpen) this.fit(); }).observe(canvas.parentElement);
+    new ResizeObserver(() => { if (this.isOpen) this.resize(); }).observe(canvas.parentElement);
   }
 
   _press(button) {
@@ -409,7 +433,7 @@ export class Editor {
     else if (value) this.choose(Number(value));
     else ({undo: () => this.undo(), redo: () => this.redo(), clear: () => this.clear(), fit: () => this.fit(),
       "zoom-in": () => this.zoom(1.25), "zoom-out": () => this.zoom(0.8), accept: () => this.accept(),
-      erase: () => this.accept(0), discard: () => this.discard()})[what]?.();
+      erase: () => this.accept(0), discard: () => this.discard(), take: () => this.takeAway(!this.takes)})[what]?.();
   }
 
   _down(event) {
@@ -419,7 +443,7 @@ export class Editor {
     this.pointers.set(event.pointerId, {x: event.clientX, y: event.clientY});
     this.byKeys = false;
     if (this.pointers.size === 2) return this._beginPinch();
-    const at = this.toPhoto(event), take = event.button === 2 || event.shiftKey;
+    const at = this.toPhoto(event), take = event.button === 2 || event.shiftKey || this.tool === "click" && this.takes;
     this.cursor = at;
     if (event.button === 1 || this.spaceHeld) this.gesture = {kind: "pan"};
     else if (this.tool === "click") this.gesture = {kind: "click", from: at, x: event.clientX, y: event.clientY, take};
@@ -523,7 +547,7 @@ export class Editor {
     if (event.key !== " ") return false;
     if (!this.byKeys) { this.spaceHeld = true; return true; }
     const {x, y} = this.cursor;
-    if (this.tool === "click") this.addPoint(x, y, !event.shiftKey);
+    if (this.tool === "click") this.addPoint(x, y, !event.shiftKey && !this.takes);
     else if (event.shiftKey) this.removeBlob(x, y);
     else this.step(() => this.stroke(this.cursor, this.cursor, this.tool === "eraser" ? 0 : this.value));
     return true;

@@ -42,14 +42,14 @@ export class Painting {
     this.subject = subject;
     const isDraft = subject.kind === "drafts", waiting = this.state().drafts.length - 1;
     $("#editor-title").textContent = isDraft ? `Paint ${subject.name}${waiting > 0 ? `, ${waiting} more waiting` : ""}` : `Correct ${subject.name}`;
-    $("#editor-done").textContent = isDraft ? "Add example" : "Done: learn from this";
+    $("#editor-done").textContent = isDraft ? "Add example" : "Learn from this";
     $("#editor-leave").textContent = isDraft ? "Skip this photo" : "Cancel";
     $("#sparse-box").hidden = !isDraft || !this.state().learns;
     this.showSparse(isDraft && subject.sparse);
     this.problem("");
     if (!this.dialog.open) this.dialog.showModal();
     try {
-      const base = this.path(`${subject.kind}/${subject.key}`);
+      const base = `/api/${this.state().session}/${subject.kind}/${subject.key}`;
       const [photo, packed] = await Promise.all([picture(`${base}/photo.png`), ask(`${base}/labels`).then(answer => answer.arrayBuffer())]);
       const labels = await unpack(packed);
       if (this.subject !== subject) return;

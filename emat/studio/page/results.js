@@ -44,7 +44,7 @@ export class Results {
   // ---- The list
 
   _stamp(photo) {
-    return [photo.stamp, photo.done, photo.current, photo.corrected, photo.key === this.chosen,
+    return [photo.stamp, photo.done, photo.corrected, photo.key === this.chosen,
       ...Object.values(photo.scores).map(each => each.present)].join();
   }
 
@@ -87,11 +87,20 @@ export class Results {
 
   _showSliders() {
     const known = this.state.photos.length ? this.state.classes.filter(each => each.known) : [];
-    const stamp = JSON.stringify(known.map(each => [each.number, each.name]));
+    const stamp = JSON.stringify([known.map(each => [each.number, each.name]), this.state.crisp]);
     if (stamp === this.sliderStamp) return;  // a slider that is being moved must stay
     this.sliderStamp = stamp;
     $("#sliders").replaceChildren(...known.length ? [
-      h("p", {class: "quiet"}, "How sure must it be? Lower shows more, higher less."), ...known.map(each => this._slider(each))] : []);
+      h("p", {class: "quiet"}, "How sure must it be? Lower shows more, higher less."), ...known.map(each => this._slider(each)), this._crispSwitch()] : []);
+  }
+
+  _crispSwitch() {
+    const why = this.canRefine ? "Large objects are outlined anew by MobileSAM. Small or many objects stay as they are."
+      : "This needs MobileSAM, which is not on this machine: run `emat weights fetch mobilesam` and reload the page.";
+    return h("label", {class: "switch", title: why},
+      h("input", {type: "checkbox", role: "switch", id: "crisp", checked: this.canRefine && this.state.crisp, disabled: !this.canRefine,
+        onchange: event => this.act("crisp", {value: event.target.checked})}),
+      h("span", {}, "Crisp outlines", h("em", {}, why)));
   }
 
   _slider(each) {
@@ -110,22 +119,24 @@ export class Results {
   }
 
   _showProgress() {
-    const {phase, done, count, problem} = this.state.search, left = this.state.photos.filter(photo => !photo.current).length;
+    const {phase, done, count, problem} = this.state.search, left = this.state.photos.filter(photo => photo.waiting).length;
     const box = $("#progress"), stamp = JSON.stringify([phase, problem, phase === "stopped" && left]);
     if (stamp !== this.progressStamp) {  // only then: a button that is made anew all the time cannot be clicked
       this.progressStamp = stamp;
       const bar = h("span", {class: "bar"}, h("i"));
       const button = (name, text) => h("button", {type: "button", id: name, onclick: () => this.act(name)}, text);
       box.replaceChildren(...{
-        learning: [bar, h("span", {}, "Learning from your examples")],
+        learning: [h("span", {class: "bar unknown"}, h("i")), h("span", {}, "Learning from your examples")],
         looking: [bar, h("span", {class: "count"}), button("stop", "Stop")],
+        refining: [bar, h("span", {class: "count"}), button("stop", "Stop")],
         stopped: left ? [h("span", {}, `Stopped: ${left} of ${this.state.photos.length} photos are left`), button("continue", "Continue")] : [],
         idle: problem ? [h("span", {class: "problem"}, problem)] : [],
       }[phase]);
     }
-    if (phase !== "looking") return;
+    if (!["looking", "refining"].includes(phase)) return;
     box.querySelector(".bar i").style.width = `${100 * done / Math.max(1, count)}%`;
-    box.querySelector(".count").textContent = `Looking at photo ${done + 1} of ${count}`;
+    const now = Math.min(done + 1, count), what = phase === "looking" ? "Looking at photo" : "Making outlines crisp: photo";
+    box.querySelector(".count").textContent = count ? `${what} ${now} of ${count}` : "Looking at your photos";
   }
 
   // ---- The large view
@@ -167,14 +178,13 @@ export class Results {
     if (this.before.getAttribute("src") !== plain) this.before.src = plain;
     this.after.src = found ? this.path(photo, `large.jpg?objects=${this.objects ? 1 : 0}&${photo.stamp}`) : plain;
     this.after.alt = `${photo.name} with what was found on it`;
-    this.correctButton.disabled = !this.state.classes.length;
     if (!found) return this.table.replaceChildren(h("p", {class: "quiet"}, "Not looked at yet."));
     const rows = await this.get(this.path(photo, `result?objects=${this.objects ? 1 : 0}`)).catch(() => null);
     if (rows && stamp === this.shownStamp) this.table.replaceChildren(this._table(rows, photo));
   }
 
   _table(rows, photo) {
-    const head = ["Class", photo.corrected ? "" : "Score", "Share", "Area (px)", ...this.objects ? ["Objects", "Mean area (px)"] : []];
+    const head = ["Class", "Score", "Share", "Area (px)", ...this.objects ? ["Objects", "Mean (px)"] : []];
     const classes = new Map(this.state.classes.map(each => [each.name, each]));
     const cell = (text, isNumber = true) => h("td", {class: isNumber ? "number" : ""}, text);
     const whole = value => Math.round(value).toLocaleString("en");

@@ -4,18 +4,30 @@ import {$, Problem, ask, dropZone, h, keyed, percent, say} from "/dom.js";
 import {Painting} from "/painting.js";
 import {Results} from "/results.js";
 
-const KEY = "emat-studio", POLL = 400;
-let state = null, constants = null, polling = 0;
+const KEY = "emat-studio", POLL = 400, DRAW_EVERY = 250;
+const BUSY = ["learning", "looking", "refining"];
+let state = null, constants = null, polling = 0, drawnAt = 0;
 
 const get = async path => (await ask(path)).json();
 const results = new Results({act, get, correct: photo => painting.correct(photo)});
-const painting = new Painting({act, show, path: path => `/api/${state.session}/${path}`, state: () => state, constants: () => constants});
+const painting = new Painting({act, show, path, state: () => state, constants: () => constants});
 
 // ---- State
 
+// Take over what the server says, without drawing it. Photos that did not change are not sent again.
+function take(next) {
+  const known = state?.session === next.session ? state : null;
+  if (known && next.revision < known.revision) return;  // an older answer came late
+  const photos = new Map(known?.photos.map(photo => [photo.key, photo]));
+  for (const photo of next.photos) photos.set(photo.key, photo);
+  state = {...next, photos: next.keys.map(key => photos.get(key))};
+  clearTimeout(polling);
+  if (BUSY.includes(state.search.phase)) polling = setTimeout(poll, POLL);
+}
+
 function show(next) {
-  if (state && next.session === state.session && next.revision < state.revision) return;  // an older answer came late
-  state = next;
+  take(next);
+  drawnAt = performance.now();
   showClasses();
   showDrafts();
   showExamples();
@@ -25,14 +37,14 @@ function show(next) {
   $("#demo").hidden = !state.empty;
   $("#start-over").hidden = state.empty;
   if (!state.empty) $("#saved").hidden = true;
-  const busy = ["learning", "looking"].includes(state.search.phase);
-  clearTimeout(polling);
-  if (busy) polling = setTimeout(poll, POLL);
 }
+
+// The address of something in this session; answers leave out what this page knows already.
+function path(rest) { return `/api/${state.session}/${rest}${rest.includes("?") ? "&" : "?"}since=${state.revision}`; }
 
 async function poll() {
   try {
-    const next = await get(`/api/${state.session}/state?since=${state.revision}`);
+    const next = await get(path("state"));
     if (next.unchanged) polling = setTimeout(poll, POLL);
     else show(next);
   } catch (error) {
@@ -44,7 +56,7 @@ async function poll() {
 // Do what a button says. Resolves to the answer, or to null after what went wrong was said.
 async function act(name, values = {}) {
   try {
-    const {answer, state: next} = await (await ask(`/api/${state.session}/act/${name}`, {method: "POST", json: values})).json();
+    const {answer, state: next} = await (await ask(path(`act/${name}`), {method: "POST", json: values})).json();
     show(next);
     for (const problem of answer.problems ?? []) say(problem, "problem");
     return answer;
@@ -62,6 +74,7 @@ function complain(error) {
 async function open(session) {
   const answer = await (await ask("/api/session", {method: "POST", json: {session}})).json();
   constants = answer;
+  results.canRefine = answer.canClick;
   sessionStorage.setItem(KEY, answer.session);  // belongs to this tab and outlives a reload
   state = null;
   showParts();
@@ -113,7 +126,7 @@ function showDrafts() {
   if (!box.firstChild) box.append(h("p", {class: "quiet"}, "Waiting to be painted"), h("ul", {class: "cards small"}));
   keyed(box.querySelector("ul"), state.drafts, draft => draft.key, draft => draft.name, draft => h("li", {class: "draft"},
     h("button", {type: "button", class: "card", onclick: () => painting.draft(draft.key)},
-      h("img", {src: `/api/${state.session}/drafts/${draft.key}/photo.png`, alt: "", loading: "lazy"}),
+      h("img", {src: `/api/${state.session}/drafts/${draft.key}/small.jpg`, alt: "", loading: "lazy"}),
       h("span", {class: "card-text"}, h("b", {}, draft.name), h("span", {class: "quiet"}, "Paint"))),
     h("button", {type: "button", class: "cross", "aria-label": `Skip ${draft.name}`, title: "Skip", onclick: () => act("skip-draft", {key: draft.key})}, "×")));
 }
@@ -138,22 +151,26 @@ function exampleCard(example) {
         shown.length ? h("span", {class: "dots"}, shown.map(each => h("span", {style: {"--colour": each.colour}}, h("i"), each.name)))
           : h("span", {class: "quiet"}, "none of the classes"),
         example.sparse && h("span", {class: "quiet"}, "scribbles"),
-        text && h("span", {class: "iou"}, text), example.worst && h("span", {class: "mark"}, "agrees least: check its mask"))),
+        text && h("span", {class: "iou", title: "How well its mask was found from the other examples alone"}, text),
+        example.worst && h("span", {class: "mark"}, example.poor ? "agrees least: check its mask" : "agrees least"))),
     h("button", {type: "button", class: "cross", "aria-label": `Remove the example ${example.name}`, title: "Remove",
       onclick: () => act("remove-example", {index: example.index})}, "×"));
 }
 
 function showForecast() {
-  const box = $("#forecast");
+  const box = $("#forecast"), stamp = JSON.stringify([state.forecast, state.forecastIsCurrent, state.classes.map(each => each.colour)]);
+  if (box.dataset.stamp === stamp) return;
+  box.dataset.stamp = stamp;
   box.hidden = !state.forecast.length;
   box.classList.toggle("stale", !state.forecastIsCurrent);
   const colours = new Map(state.classes.map(each => [each.name, each.colour]));
-  const bar = (what, value, word) => h("div", {class: "expectation-bar"}, h("span", {}, what),
-    h("span", {class: "bar"}, h("i", {style: {width: `${100 * (value ?? 0)}%`}})),
-    h("b", {}, value === null ? word : `${percent(value)}, ${word}`));
+  const bar = (what, title, value, word) => h("div", {class: "expectation-bar", title}, h("span", {}, what),
+    h("b", {}, value === null ? word : `${percent(value)}, ${word}`),
+    h("span", {class: "bar"}, h("i", {style: {width: `${100 * (value ?? 0)}%`}})));
   $("#expectations").replaceChildren(...state.forecast.map(each => h("div", {class: "expectation", style: {"--colour": colours.get(each.name) ?? "gray"}},
-    h("h3", {}, h("i"), each.name), bar("Masks (IoU)", each.iou, each.word), bar("Presence", each.presence, each.presenceWord),
-    each.sentence && h("p", {class: "quiet"}, each.sentence))));
+    h("h3", {}, h("i"), each.name), bar("Masks", "How much of a mask agrees with the truth (IoU)", each.iou, each.word),
+    bar("Presence", "On how many photos it is right about whether the class is there", each.presence, each.presenceWord),
+    each.advice && h("p", {class: "quiet"}, each.advice))));
 }
 
 // ---- Files
@@ -163,8 +180,9 @@ async function upload(files, to, progress) {
   for (const file of files) {  // one after the other, so that photos are listed in the order in which they were dropped
     progress.textContent = files.length > 1 ? `Reading ${done + 1} of ${files.length}` : `Reading ${file.name}`;
     try {
-      const answer = await ask(`/api/${state.session}/upload?to=${to}&name=${encodeURIComponent(file.name)}`, {method: "POST", body: file});
-      show((await answer.json()).state);
+      const answer = await ask(path(`upload?to=${to}&name=${encodeURIComponent(file.name)}`), {method: "POST", body: file});
+      const {state: next} = await answer.json();
+      performance.now() - drawnAt > DRAW_EVERY ? show(next) : take(next);
     } catch (error) {
       failed++;
       complain(error);
@@ -173,6 +191,7 @@ async function upload(files, to, progress) {
     done++;
   }
   progress.textContent = "";
+  show(state);
   return failed < files.length;
 }
 
