@@ -13,7 +13,7 @@ from emat.methods.resnet_base import HyperCorrelationMethod, HyperFeatures, corr
 from emat.model.attention import ATTENTION_HEADS, attend
 from emat.model.group_norm import NORM_GROUPS
 from emat.model.layers import mask_branch, mask_branch_stages
-from emat.model.refinement import RefinementWeights, refine_consuming
+from emat.model.post_attention import PostAttentionWeights, finish_consuming
 
 NARROW, WIDTH = 32, 128
 POOLED_FROM = 50  # support maps with this side or a larger one are average-pooled
@@ -115,7 +115,7 @@ class SqueezeLayer(nn.Module):
         projected = self.attn(x, mask)
         if self.attn.short_cut is None:
             projected = torch.cat([projected, x.flatten(2)])
-        return self._refine(projected, self.attn.cells(x))
+        return self._finish(projected, self.attn.cells(x))
 
     def from_features(self, query: Tensor, support: Tensor, mask: Tensor) -> Tensor:
         """Process the correlation of unit features (C, features, h, w), computing it in chunks."""
@@ -125,16 +125,16 @@ class SqueezeLayer(nn.Module):
             return cast(Tensor, self.attn(correlate(chunk, s).unflatten(2, grid), mask))
 
         projected = in_chunks(attended, query.flatten(2), self.attn.numbers(support))
-        return self._refine(projected, self.attn.cells(support))
+        return self._finish(projected, self.attn.cells(support))
 
-    def _refine(self, projected: Tensor, cells: tuple[int, int]) -> Tensor:
-        """Refine attended values and residual, concatenated (H + E, Q, t_d) -> (E, Q, hs', ws')."""
+    def _finish(self, projected: Tensor, cells: tuple[int, int]) -> Tensor:
+        """Compute what follows attention, from attended values and residual (H + E, Q, t_d), as (E, Q, hs', ws')."""
         attn, ff = self.attn, self.ff
         attended, residual = projected.split([attn.hidden, 2 * attn.hidden])
         shortcut_norm = None if attn.short_cut is None else attn.short_cut[1]
-        weights = RefinementWeights.from_modules(attn.agg, shortcut_norm, attn.out_norm, ff)
-        refined = refine_consuming(attended[None], residual[None], weights)[0]
-        return refined.unflatten(2, cells)
+        weights = PostAttentionWeights.from_modules(attn.agg, shortcut_norm, attn.out_norm, ff)
+        finished = finish_consuming(attended[None], residual[None], weights)[0]
+        return finished.unflatten(2, cells)
 
 
 class _SupportAttention(nn.Module):

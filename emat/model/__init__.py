@@ -2,8 +2,8 @@
 
 `network` joins the parts and lists the sizes of EMAT, CST and the steps between. `encoding` makes query and support
 comparable. `layers` has the attention layer, of which there are two, and the two branches that follow. In an attention
-layer, `projections` makes queries, keys and values, `attention` is the paper's Eq. 6, and `refinement` with its
-`group_norm` is what comes after it.
+layer, `projections` makes queries, keys and values, `attention` is the paper's Eq. 6, and `post_attention` with its
+`group_norm` is what comes after it. `plain` computes the same in plain steps, for tests, comparisons and exports.
 
 Letters in shapes, the same in every module (sizes of the paper's EMAT in brackets):
 

@@ -1,7 +1,7 @@
 """The layers of the network: the attention layer, and the two branches that end in presence and masks.
 
 The modules give the parameters the names and shapes of published checkpoints. What an attention layer computes with
-them is in `attention` and `refinement`, which take the parameters as matrices.
+them is in `attention` and `post_attention`, which take the parameters as matrices.
 """
 
 import torch
@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from emat.model.attention import attend, attend_correlation
 from emat.model.encoding import QueryEncoding, SupportEncoding, Window
 from emat.model.group_norm import NORM_GROUPS
+from emat.model.post_attention import PostAttentionWeights, finish_consuming
 from emat.model.projections import Projections
-from emat.model.refinement import RefinementWeights, refine_consuming
 
 
 class AttentionLayer(nn.Module):
@@ -31,7 +31,7 @@ class AttentionLayer(nn.Module):
     def from_correlation(self, query: QueryEncoding, support: SupportEncoding, projections: Projections) -> Tensor:
         """Compute the first layer (E, t_q, t_d) from a pair of encodings."""
         attended, residual = attend_correlation(query.tokens, support.cells, support.kept, projections)
-        return self.refine_consuming(attended[None], residual[None])[0]
+        return self.finish_consuming(attended[None], residual[None])[0]
 
     def attend(self, x: Tensor, kept: Tensor, projections: Projections) -> tuple[Tensor, Tensor]:
         """Compute the second layer's attention for one pair.
@@ -42,7 +42,7 @@ class AttentionLayer(nn.Module):
             projections: `self.projections()`, made once for all pairs.
 
         Returns:
-            Attended values (H, t_q, 2) and residual (E, t_q, 2), both for `refine_consuming`.
+            Attended values (H, t_q, 2) and residual (E, t_q, 2), both for `finish_consuming`.
         """
         image = x[:, :, projections.first :].unflatten(2, (self.window.positions, -1))
         by_cell = image.mean(dim=3, keepdim=True).permute(2, 0, 1, 3)  # (P, C, t_q, 1)
@@ -56,16 +56,16 @@ class AttentionLayer(nn.Module):
         """Return the layer's weights as matrices; this is done once for all pairs of a batch."""
         return self.attn.projections()
 
-    def refine_consuming(self, attended: Tensor, residual: Tensor) -> Tensor:
+    def finish_consuming(self, attended: Tensor, residual: Tensor) -> Tensor:
         """Compute what follows attention: (B, H, t_q, t_d) and (B, E, t_q, t_d) -> (B, E, t_q, t_d).
 
         The inputs must not be used afterwards, because they may be overwritten.
         """
         attn, ff = self.attn, self.ff
-        weights = RefinementWeights.from_modules(attn.agg, attn.short_cut[-1], attn.out_norm, ff)
+        weights = PostAttentionWeights.from_modules(attn.agg, attn.short_cut[-1], attn.out_norm, ff)
         # Norms need the parameters' full precision, whatever attention was computed in.
         attended, residual = (x.to(weights.w_g.dtype) for x in (attended, residual))
-        return refine_consuming(attended, residual, weights)
+        return finish_consuming(attended, residual, weights)
 
 
 class _Attention(nn.Module):

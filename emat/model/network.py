@@ -226,7 +226,7 @@ class Network(nn.Module):
         """Go through both attention layers and the two branches.
 
         Up to the second layer's attention, pairs are large and differ in size, so they are computed one by one. From
-        the second layer's refinement on, they are computed together.
+        the end of the second layer on, they are computed together.
         """
         first, second = (cast(AttentionLayer, layer) for layer in self.corrtransformer)
         dtype = compute_dtype(self._parameter())
@@ -243,7 +243,7 @@ class Network(nn.Module):
                     residuals.append(residual)
             if not attended:
                 return Output(None, self._no_foreground(len(visible), grid))
-            x = second.refine_consuming(torch.stack(attended), torch.stack(residuals))  # (B, E, t_q, 2)
+            x = second.finish_consuming(torch.stack(attended), torch.stack(residuals))  # (B, E, t_q, 2)
         x = self.linear(x).unflatten(2, grid)  # (B, E, h, w, 2): the class token's result, then the image tokens'
         masks = mask_branch((self.decoder1_seg, self.decoder2_seg), x[..., -1])
         if not all(visible):

@@ -19,8 +19,8 @@ from torch import Tensor
 from emat.model.encoding import Grid, SupportEncoding
 from emat.model.layers import AttentionLayer, mask_branch, presence_branch
 from emat.model.network import NO_FOREGROUND, Form, Network
+from emat.model.post_attention import PostAttentionWeights, plain_post_attention
 from emat.model.projections import Projections
-from emat.model.refinement import RefinementWeights, plain_refinement
 
 ATTENTION_HEADS = 8
 NORM_GROUPS = 4
@@ -211,9 +211,9 @@ def plain_compare(
         by_cell = part[:, None] @ support.cells.transpose(2, 3)[None]  # (B, P, C, n, cells)
         by_token = part @ support.kept.transpose(1, 2)[None]  # (B, C, n, k)
         parts.append(_attend_cells(first, by_cell, by_token))
-    x = _refined(first, *(torch.cat(each, dim=2) for each in zip(*parts, strict=True)))
+    x = _finished(first, *(torch.cat(each, dim=2) for each in zip(*parts, strict=True)))
     attended = _attend_cells(second, _by_cell(second, x), x[:, :, :, support.kept_later])
-    return _branches(network, _refined(second, *attended), grid)
+    return _branches(network, _finished(second, *attended), grid)
 
 
 def _attend_cells(layer: AttentionLayer, by_cell: Tensor, by_token: Tensor) -> tuple[Tensor, Tensor]:
@@ -259,11 +259,11 @@ def _by_cell(layer: AttentionLayer, x: Tensor) -> Tensor:
     return image.mean(dim=4, keepdim=True).permute(0, 3, 1, 2, 4)
 
 
-def _refined(layer: AttentionLayer, attended: Tensor, residual: Tensor) -> Tensor:
+def _finished(layer: AttentionLayer, attended: Tensor, residual: Tensor) -> Tensor:
     attn = layer.attn
-    weights = RefinementWeights.from_modules(attn.agg, attn.short_cut[-1], attn.out_norm, layer.ff)
+    weights = PostAttentionWeights.from_modules(attn.agg, attn.short_cut[-1], attn.out_norm, layer.ff)
     shape = residual.shape[2:]
-    return plain_refinement(attended.flatten(2), residual.flatten(2), weights).unflatten(2, tuple(shape))
+    return plain_post_attention(attended.flatten(2), residual.flatten(2), weights).unflatten(2, tuple(shape))
 
 
 def _branches(network: Network, x: Tensor, grid: Grid) -> tuple[Tensor | None, Tensor]:

@@ -168,9 +168,9 @@ def test_any_chunk_size_gives_the_same(method: str, workspace: int, monkeypatch:
     expected_grads = torch.autograd.grad(scalar(expected), parameters)
     monkeypatch.setattr(attention_module, "workspace_bytes", lambda device: workspace)
     monkeypatch.setattr(attention_module, "_within_range", lambda q, k: False)  # no more than another way to compute
-    monkeypatch.setattr("emat.model.refinement.workspace_bytes", lambda device: max(400_000, workspace))
+    monkeypatch.setattr("emat.model.post_attention.workspace_bytes", lambda device: max(400_000, workspace))
     monkeypatch.setattr(attention_module, "SMALL_PAIR", 0)
-    monkeypatch.setattr("emat.model.refinement.SMALL_PAIR", 0)
+    monkeypatch.setattr("emat.model.post_attention.SMALL_PAIR", 0)
     out = net(batch.query, batch.support, batch.masks)
     torch.testing.assert_close(out.masks, expected.masks)
     for grad, expected_grad in zip(torch.autograd.grad(scalar(out), parameters), expected_grads, strict=True):

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from emat.model.group_norm import Affine
-from emat.model.refinement import CHUNK_SHARE, RefinementWeights, refine_consuming
+from emat.model.post_attention import CHUNK_SHARE, PostAttentionWeights, finish_consuming
 
 HIDDEN, WIDTH = 4, 8
 
@@ -38,9 +38,9 @@ def plain(a: Tensor, r: Tensor, matrices: list[Tensor], norms: Sequence[tuple[Te
     return norm(5, y + product(matrices[2], norm(4, product(matrices[1], y)).relu()))
 
 
-def refine(a: Tensor, r: Tensor, matrices: list[Tensor], norms: Sequence[tuple[Tensor, Tensor] | None]) -> Tensor:
+def finish(a: Tensor, r: Tensor, matrices: list[Tensor], norms: Sequence[tuple[Tensor, Tensor] | None]) -> Tensor:
     affines = [None if norm is None else Affine(*norm) for norm in norms]
-    return refine_consuming(a[None], r[None], RefinementWeights(*matrices, *affines))[0]  # type: ignore[arg-type]
+    return finish_consuming(a[None], r[None], PostAttentionWeights(*matrices, *affines))[0]  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("small", [0, 10**6])
@@ -49,8 +49,8 @@ def refine(a: Tensor, r: Tensor, matrices: list[Tensor], norms: Sequence[tuple[T
 def test_values_and_gradients_equal_the_plain_chain(
     elements: int, identity: bool, small: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("emat.model.refinement.workspace_bytes", lambda device: 8 * elements * CHUNK_SHARE)
-    monkeypatch.setattr("emat.model.refinement.SMALL_PAIR", small)
+    monkeypatch.setattr("emat.model.post_attention.workspace_bytes", lambda device: 8 * elements * CHUNK_SHARE)
+    monkeypatch.setattr("emat.model.post_attention.SMALL_PAIR", small)
     matrices, all_norms = parameters(torch.float64)
     norms: list[tuple[Tensor, Tensor] | None] = [*all_norms]
     if identity:
@@ -60,10 +60,10 @@ def test_values_and_gradients_equal_the_plain_chain(
     for tensor in inputs:
         tensor.requires_grad_()
     weights = torch.randn(WIDTH, 7, 5, dtype=torch.float64)
-    ours, expected = refine(a, r, matrices, norms), plain(a, r, matrices, norms)
+    ours, expected = finish(a, r, matrices, norms), plain(a, r, matrices, norms)
     torch.testing.assert_close(ours, expected)
     with torch.no_grad():  # then the inputs' buffers are used
-        torch.testing.assert_close(refine(a.clone(), r.clone(), matrices, norms), expected)
+        torch.testing.assert_close(finish(a.clone(), r.clone(), matrices, norms), expected)
     ours_grads = torch.autograd.grad((ours * weights).sum(), inputs)
     for ours_grad, grad in zip(ours_grads, torch.autograd.grad((expected * weights).sum(), inputs), strict=True):
         torch.testing.assert_close(ours_grad, grad)
@@ -71,8 +71,8 @@ def test_values_and_gradients_equal_the_plain_chain(
 
 @pytest.mark.parametrize("small", [0, 10**8])
 def test_statistics_stay_exact_far_from_zero(small: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("emat.model.refinement.SMALL_PAIR", small)
+    monkeypatch.setattr("emat.model.post_attention.SMALL_PAIR", small)
     matrices, norms = parameters(torch.float32)
     a, r = torch.randn(HIDDEN, 300, 50) + 30, torch.randn(WIDTH, 300, 50) - 30
     exact = plain(a.double(), r.double(), [m.double() for m in matrices], [(w.double(), b.double()) for w, b in norms])
-    torch.testing.assert_close(refine(a, r, matrices, list(norms)).double(), exact, atol=1e-3, rtol=1e-3)
+    torch.testing.assert_close(finish(a, r, matrices, list(norms)).double(), exact, atol=1e-3, rtol=1e-3)

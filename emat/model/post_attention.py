@@ -8,10 +8,10 @@ With the attended values a (H channels) and the projected residual r (E channels
     f = W_1 y            z = y + W_2 relu(norm_f(f))
     out = norm_z(z)
 
-`plain_refinement` is this formula, written with torch's own layers. It keeps about fourteen tensors of full size for
-the backward pass, which is fastest for small pairs. `_ChunkedRefinement` computes the same for large pairs. Only the
-statistics of the six norms depend on all columns, so between two norms it goes through the columns in chunks that fit
-the processor's cache. For its backward pass it keeps only a, r and the statistics, and computes the rest again.
+`plain_post_attention` is this formula, written with torch's own layers. It keeps about fourteen tensors of full size
+for the backward pass, which is fastest for small pairs. `_ChunkedPostAttention` computes the same for large pairs. Only
+the statistics of the six norms depend on all columns, so between two norms it goes through the columns in chunks that
+fit the processor's cache. For its backward pass it keeps only a, r and the statistics, and computes the rest again.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,7 +29,7 @@ SMALL_PAIR = 4 * 2**20  # up to this many bytes of one pair's residual, the plai
 CHUNK_SHARE = 24  # a chunk takes this part of the workspace: 1 MB on a CPU, so that several fit its second-level cache
 
 
-class RefinementWeights(NamedTuple):
+class PostAttentionWeights(NamedTuple):
     """The parameters of the chain in this module's docstring, under the names used there."""
 
     w_g: Tensor  # (E, H)
@@ -45,7 +45,7 @@ class RefinementWeights(NamedTuple):
     @classmethod
     def from_modules(
         cls, aggregation: nn.Sequential, shortcut_norm: nn.Module | None, norm: nn.Module, feed_forward: nn.Module
-    ) -> "RefinementWeights":
+    ) -> "PostAttentionWeights":
         """Take the parameters from the modules that give them their published names.
 
         Args:
@@ -68,7 +68,7 @@ class RefinementWeights(NamedTuple):
         )
 
     @classmethod
-    def from_tensors(cls, tensors: Sequence[Any]) -> "RefinementWeights":
+    def from_tensors(cls, tensors: Sequence[Any]) -> "PostAttentionWeights":
         """Make the weights from what `tensors` returned."""
         pairs = zip(tensors[3::2], tensors[4::2], strict=True)
         norms: Any = (None if weight is None else Affine(weight, bias) for weight, bias in pairs)
@@ -79,8 +79,8 @@ class RefinementWeights(NamedTuple):
         return self.w_g, self.w_1, self.w_2, *_in_order(*self[3:])
 
 
-class RefinementGradients(NamedTuple):
-    """The gradients of `RefinementWeights`, under the same names."""
+class PostAttentionGradients(NamedTuple):
+    """The gradients of `PostAttentionWeights`, under the same names."""
 
     w_g: Tensor
     w_1: Tensor
@@ -93,7 +93,7 @@ class RefinementGradients(NamedTuple):
     norm_z: AffineGradient
 
     def tensors(self) -> tuple[Tensor | None, ...]:
-        """Return the gradients in the order of `RefinementWeights.tensors`."""
+        """Return the gradients in the order of `PostAttentionWeights.tensors`."""
         return self.w_g, self.w_1, self.w_2, *_in_order(*self[3:])
 
 
@@ -106,7 +106,7 @@ def _in_order(*norms: Affine | AffineGradient | None) -> Iterator[Tensor | None]
     return (tensor for norm in norms for tensor in norm or (None, None))
 
 
-def refine_consuming(attended: Tensor, residual: Tensor, weights: RefinementWeights) -> Tensor:
+def finish_consuming(attended: Tensor, residual: Tensor, weights: PostAttentionWeights) -> Tensor:
     """Compute the chain of this module's docstring for B pairs, each with norms of its own.
 
     The inputs must not be used afterwards: if no gradient is needed, they are overwritten with intermediate values and
@@ -121,10 +121,10 @@ def refine_consuming(attended: Tensor, residual: Tensor, weights: RefinementWeig
         The layer's output (B, E, t_q, t_d).
     """
     if residual[0].nbytes <= SMALL_PAIR:
-        return plain_refinement(attended.flatten(2), residual.flatten(2), weights).view(residual.shape)
+        return plain_post_attention(attended.flatten(2), residual.flatten(2), weights).view(residual.shape)
     tensors = weights.tensors()
     if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (attended, residual, *tensors)):
-        pairs = [_ChunkedRefinement.apply(a, r, *tensors) for a, r in zip(attended, residual, strict=True)]
+        pairs = [_ChunkedPostAttention.apply(a, r, *tensors) for a, r in zip(attended, residual, strict=True)]
         return torch.stack(pairs) if len(pairs) > 1 else pairs[0][None]
     attended, residual = attended.contiguous(), residual.contiguous()
     for a, r in zip(attended.flatten(2), residual.flatten(2), strict=True):
@@ -132,7 +132,7 @@ def refine_consuming(attended: Tensor, residual: Tensor, weights: RefinementWeig
     return residual
 
 
-def plain_refinement(a: Tensor, r: Tensor, weights: RefinementWeights) -> Tensor:
+def plain_post_attention(a: Tensor, r: Tensor, weights: PostAttentionWeights) -> Tensor:
     """Compute the chain with torch's own layers: (B, H, N) and (B, E, N) -> (B, E, N)."""
 
     def norm(x: Tensor, affine: Affine) -> Tensor:
@@ -149,13 +149,13 @@ def plain_refinement(a: Tensor, r: Tensor, weights: RefinementWeights) -> Tensor
     return norm(z, weights.norm_z)
 
 
-class _ChunkedRefinement(torch.autograd.Function):
+class _ChunkedPostAttention(torch.autograd.Function):
     """The chain for one pair, as one step of autograd that keeps only its inputs and the norms' statistics."""
 
     @staticmethod
     def forward(ctx: Any, attended: Tensor, residual: Tensor, *parameters: Any) -> Tensor:
         a, r = attended.flatten(1), residual.flatten(1)
-        chain = _Chain(a, r, RefinementWeights.from_tensors(parameters))
+        chain = _Chain(a, r, PostAttentionWeights.from_tensors(parameters))
         out = chain.forward(narrow=torch.empty_like(a), wide=torch.empty_like(r))
         ctx.save_for_backward(attended, residual, *parameters, *chain.statistics())
         ctx.parameters = len(parameters)
@@ -165,7 +165,7 @@ class _ChunkedRefinement(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
         attended, residual, *saved = ctx.saved_tensors
-        weights = RefinementWeights.from_tensors(saved[: ctx.parameters])
+        weights = PostAttentionWeights.from_tensors(saved[: ctx.parameters])
         chain = _Chain(attended.flatten(1), residual.flatten(1), weights, saved[ctx.parameters :])
         d_a, d_r, gradients = chain.backward(d_out.reshape(len(d_out), -1))
         return d_a.view(attended.shape), d_r.view(residual.shape), *gradients.tensors()
@@ -175,7 +175,7 @@ class _Chain:
     """The forward and backward pass of the chain in the module's docstring, in chunks, for inputs (H, N) and (E, N)."""
 
     def __init__(
-        self, a: Tensor, r: Tensor, weights: RefinementWeights, statistics: "Sequence[Tensor | None] | None" = None
+        self, a: Tensor, r: Tensor, weights: PostAttentionWeights, statistics: "Sequence[Tensor | None] | None" = None
     ) -> None:
         """Take the inputs and weights, and the `statistics` of an earlier `forward`; else call `forward` first."""
         self.a, self.r = a, r
@@ -240,7 +240,7 @@ class _Chain:
             self.norm_z(wide[:, part], out=wide[:, part])
         return wide
 
-    def backward(self, d_out: Tensor) -> tuple[Tensor, Tensor, RefinementGradients]:
+    def backward(self, d_out: Tensor) -> tuple[Tensor, Tensor, PostAttentionGradients]:
         """Return the gradients of a, r and the parameters, from `d_out` (E, N).
 
         There is one pass for each norm, from the last to the first. A pass computes the forward pass's values again and
@@ -307,7 +307,7 @@ class _Chain:
         for part in self._parts():  # narrow: the gradient of a
             narrow[:, part] = through_a(narrow[:, part], self.a[:, part])
         d_norms = (d_norm_a, d_norm_r, d_norm_g, d_norm_x, d_norm_f, d_norm_z)
-        return narrow, wide, RefinementGradients(d_w_g, d_w_1, d_w_2, *d_norms)
+        return narrow, wide, PostAttentionGradients(d_w_g, d_w_1, d_w_2, *d_norms)
 
     # The chain's values for a chunk, once the norms that they need are fitted:
 
