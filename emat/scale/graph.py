@@ -51,6 +51,7 @@ from emat.model.plain import PlainForm, plain_compare, plain_forward
 
 LEAST_CERTAIN = 1e-6  # as in `emat.methods.mixture.logit`
 PRECISION = 22  # bits behind the point of Pillow's coefficients
+LOWER = 8  # of these bits; sums stay exact as long as a photo is at most 128 times as large as the result
 Shot = tuple[Tensor | None, Tensor]  # the probability of presence (B,), and the foreground's logits (B, h, w)
 
 
@@ -309,8 +310,8 @@ class PillowResize(nn.Module):
     """Resizes photos (B, 3, H, W) of whole numbers from 0 to 255 to `target` (h, w), bit for bit as Pillow does.
 
     Pillow resizes bytes in two passes, first along the rows, then along the columns. Each pass sums whole numbers,
-    which are its coefficients times 2 ** 22, and rounds to bytes. Sums stay below 2 ** 53, so products of float64 are
-    exact.
+    which are its coefficients times 2 ** 22, and rounds to bytes. Here a coefficient is split into its upper bits and
+    its lowest 8, so that all sums stay below 2 ** 24: products of float32 are then exact, in any runtime.
 
     Args:
         size: Height and width of the photos.
@@ -319,22 +320,28 @@ class PillowResize(nn.Module):
 
     def __init__(self, size: tuple[int, int], target: tuple[int, int]) -> None:
         super().__init__()
-        self.down = nn.Buffer(_whole(size[0], target[0])) if size[0] != target[0] else None
-        self.across = nn.Buffer(_whole(size[1], target[1])) if size[1] != target[1] else None
+        self.down = nn.Buffer(_split(size[0], target[0])) if size[0] != target[0] else None
+        self.across = nn.Buffer(_split(size[1], target[1])) if size[1] != target[1] else None
 
     def forward(self, photo: Tensor) -> Tensor:
         """Return whole numbers (B, 3, h, w) as float32."""
-        x = photo.double()
+        x = photo.float()
         if self.across is not None:
-            x = _to_bytes(x @ self.across.T)
+            x = _to_bytes(*(x @ self.across.T).chunk(2, dim=3))
         if self.down is not None:
-            x = _to_bytes(self.down @ x)
-        return x.float()
+            x = _to_bytes(*(self.down @ x).chunk(2, dim=2))
+        return x
 
 
-def _whole(length: int, target: int) -> Tensor:
-    return torch.from_numpy(np.floor(0.5 + bilinear_weights(length, target) * 2**PRECISION))
+def _split(length: int, target: int) -> Tensor:
+    """Pillow's coefficients as whole numbers (2 target, length): the upper bits of all, then the lower ones."""
+    whole = np.floor(0.5 + bilinear_weights(length, target) * 2**PRECISION)
+    upper = np.floor(whole / 2**LOWER)
+    return torch.from_numpy(np.concatenate([upper, whole - upper * 2**LOWER]).astype(np.float32))
 
 
-def _to_bytes(sums: Tensor) -> Tensor:
-    return torch.floor((sums + 2 ** (PRECISION - 1)) / 2**PRECISION).clamp(0, 255)
+def _to_bytes(upper: Tensor, lower: Tensor) -> Tensor:
+    """Round sums to bytes, half up. What is left of the lower bits after the carry cannot change the result."""
+    total = upper + torch.floor(lower / 2**LOWER)
+    bits = PRECISION - LOWER
+    return torch.floor((total + 2 ** (bits - 1)) / 2**bits).clamp(0, 255)

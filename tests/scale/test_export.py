@@ -30,7 +30,9 @@ SQUARE = {"square": (6, 4, 28, 24)}
 EXAMPLE_SCRIPT = Path(__file__).parents[2] / "benchmarks" / "onnx_example.py"
 
 
-@pytest.mark.parametrize(("size", "target"), [((48, 64), (20, 31)), ((30, 17), (64, 64)), ((40, 40), (40, 25))])
+@pytest.mark.parametrize(
+    ("size", "target"), [((48, 64), (20, 31)), ((30, 17), (64, 64)), ((40, 40), (40, 25)), ((900, 700), (11, 9))]
+)
 def test_photos_are_resized_exactly_as_pillow_does(size: tuple[int, int], target: tuple[int, int]) -> None:
     photo = np.random.default_rng(0).integers(0, 256, (*size, 3), dtype=np.uint8)
     found = PillowResize(size, target)(torch.from_numpy(photo).permute(2, 0, 1)[None])

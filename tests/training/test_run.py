@@ -2,12 +2,14 @@ import csv
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -53,11 +55,14 @@ def assert_same(a: dict[str, Tensor], b: dict[str, Tensor]) -> None:
         assert torch.equal(a[name], b[name]), name
 
 
-def start(options: TrainingOptions, folder: Path, *before: str) -> "subprocess.Popen[str]":
+def start(
+    options: TrainingOptions, folder: Path, *before: str, environment: Mapping[str, str] = MappingProxyType({})
+) -> "subprocess.Popen[str]":
     config = folder / "given.yaml"
     config.write_text(config_text(options))
     command = [sys.executable, *before, "-m", "emat", "train", "--config", str(config)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    everything = {**os.environ, **environment}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=everything)
 
 
 def test_a_run_leaves_heads_that_load_with_all_that_made_them(whole: Path, tiny: Path) -> None:
@@ -131,6 +136,37 @@ def test_two_processes_train_on_the_same_tasks(launcher: str, whole: Path, tiny:
         assert float(two["loss"]) == pytest.approx(float(one["loss"]), rel=1e-3)
         assert float(two["accuracy"]) == pytest.approx(float(one["accuracy"]))
         assert float(two["miou"]) == pytest.approx(float(one["miou"]), abs=0.02)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def test_two_machines_with_homes_of_their_own_train_on_the_same_tasks(whole: Path, tiny: Path, tmp_path: Path) -> None:
+    """Two calls of torchrun are two machines that share the folder of the run, and neither home nor cache."""
+    options = tiny_options(tiny, tmp_path / "nodes", nodes=2)
+    port = str(free_port())
+    machines = []
+    for rank in (0, 1):
+        home = tmp_path / f"home{rank}"
+        home.mkdir()
+        where = ("--nnodes", "2", "--node_rank", str(rank), "--master_addr", "127.0.0.1", "--master_port", port)
+        before = ("-m", "torch.distributed.run", "--nproc_per_node", "1", *where)
+        machines.append(start(options, home, *before, environment={"EMAT_HOME": str(home)}))
+    try:
+        said = [machine.communicate(timeout=5 * LONGEST) for machine in machines]
+    finally:
+        for machine in machines:
+            machine.kill()
+    assert [machine.returncode for machine in machines] == [0, 0], said
+    assert [out.count("trained:") for out, _ in said] == [1, 0]
+    assert read_config(tmp_path / "nodes" / CONFIG)["nodes"] == 2
+    for name, value in read_tensors(tmp_path / "nodes" / LAST).items():
+        torch.testing.assert_close(value, read_tensors(whole / LAST)[name], atol=2e-3, rtol=1e-2)
+    for two, one in zip(rows(tmp_path / "nodes"), rows(whole), strict=True):
+        assert float(two["loss"]) == pytest.approx(float(one["loss"]), rel=1e-3)
 
 
 def test_a_process_beside_the_first_tells_what_it_alone_met(tmp_path: Path) -> None:
