@@ -78,7 +78,7 @@ def start(fitted_file: Path, photos: Path, out: Path) -> "subprocess.Popen[str]"
 
 
 def wait_for_a_part(out: Path, job: "subprocess.Popen[str]") -> None:
-    deadline = time.monotonic() + 600
+    deadline = time.monotonic() + 1800
     while not list((out / "parts").glob("[0-9]*.parquet")):
         assert job.poll() is None, job.communicate()
         assert time.monotonic() < deadline
@@ -100,7 +100,7 @@ def test_a_killed_worker_and_a_killed_driver_lose_nothing_and_double_nothing(
             process.kill()
     before = len(list((out / "parts").glob("[0-9]*.parquet")))
     second = start(fitted_file, photos, out)
-    deadline = time.monotonic() + 600
+    deadline = time.monotonic() + 1800
     while len(list((out / "parts").glob("[0-9]*.parquet"))) == before and second.poll() is None:
         assert time.monotonic() < deadline
         time.sleep(0.05)
