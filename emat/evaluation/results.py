@@ -249,10 +249,10 @@ def summaries_of(content: Mapping[str, Any]) -> list[Summary]:
 
 def write_results(path: Path, content: Mapping[str, Any]) -> None:
     """Write the content of a results file, completely or not at all; the outcome of every task is on its own line."""
-    head = json.dumps({key: value for key, value in content.items() if key != "outcomes"}, indent=1)
+    start = json.dumps({key: value for key, value in content.items() if key != "outcomes"}, indent=1)
     parts = [",\n".join(json.dumps(row, separators=(",", ":")) for row in rows) for rows in content["outcomes"]]
     rows = "\n],\n[\n".join(parts)
-    write_text(path, f'{head[:-2]},\n "outcomes": [[\n{rows}\n]]\n}}\n')
+    write_text(path, f'{start[:-2]},\n "outcomes": [[\n{rows}\n]]\n}}\n')
 
 
 def read_results(path: Path) -> dict[str, Any]:
