@@ -32,7 +32,8 @@ WORKS = {
     "_require_extra(); demo_photos()",
     "report": "from emat.reports.figures import new_figure; new_figure(2, 2)",
     "science": "import numpy as np; from pathlib import Path; from emat.images.slides import Slide, _tifffile\n"
-    "_tifffile().imwrite('a.tif', np.zeros((64, 64, 3), np.uint8), tile=(16, 16)); Slide(Path('a.tif')).read(0, 0, 9, 9)",
+    "_tifffile().imwrite('a.tif', np.zeros((64, 64, 3), np.uint8), tile=(16, 16))\n"
+    "Slide(Path('a.tif')).read(0, 0, 9, 9)",
     "export": "from pathlib import Path; from emat import Segmenter; from emat.scale.export import export_head\n"
     "export_head(Segmenter.load('default', device='cpu'), Path('head.onnx'))",
     "serve": FITTED + "from emat.scale.serve import build_app; build_app(fitted)",

@@ -5,6 +5,7 @@ A photo that cannot be read is a row with the reason. `emat.scale.bulk_output` s
 """
 
 import hashlib
+import logging
 import os
 import tempfile
 from collections import deque
@@ -139,6 +140,7 @@ def _run(ray: Any, todo: list[dict[str, Any]], job: _Job, where: RayOptions) -> 
         _start(ray, where)
     try:
         ray.data.DataContext.get_current().enable_progress_bars = False
+        logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # an error is raised, and said in one sentence
         resources = ray.cluster_resources()
         gpus = int(resources.get("GPU", 0))
         fitting = gpus or int(resources.get("CPU", 1)) // where.cores
