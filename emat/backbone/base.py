@@ -175,7 +175,7 @@ class Stack(Backbone):
         return stack_tokens(tokens, self._grids(height, width), self.grid(height, width))
 
     def dense_maps(self, pixels: Tensor) -> list[Tensor]:
-        """The maps of all parts."""
+        """Compute the maps of all parts."""
         seen = [self._seen_by(spec, pixels) for spec in self.specs]
         return [one for part, own in zip(self.parts, seen, strict=True) for one in part.dense_maps(own)]
 

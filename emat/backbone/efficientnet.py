@@ -119,7 +119,7 @@ class EfficientNetLite2(Backbone):
         return tuple(each.flip(3) for each in maps)
 
     def _token_blocks(self) -> list[list[int]]:
-        """The indices of the blocks that give tokens, those of one stride together."""
+        """Return the indices of the blocks that give tokens, grouped by stride."""
         by_stride: dict[int, list[int]] = {}
         for index, (stride, groups) in enumerate(zip(self._strides, self.groups, strict=True)):
             if groups:
@@ -128,7 +128,7 @@ class EfficientNetLite2(Backbone):
 
     @torch.no_grad()
     def dense_maps(self, pixels: Tensor) -> list[Tensor]:
-        """The map after one block of each stage, from half the photo's resolution to a thirty-second."""
+        """Compute the map after one block of each stage, from half the photo's resolution to a thirty-second."""
         outputs = self._outputs(pixels)
         return [outputs[block] for block in DENSE_BLOCKS]
 

@@ -298,7 +298,7 @@ def recognise(tensors: Mapping[str, Tensor], path: Path, name: str | None = None
 
 
 def _all_specs() -> list[BackboneSpec]:
-    """Every backbone; those of packages that cannot be imported are left out."""
+    """Return every backbone, except those of packages that cannot be imported."""
     specs = list(BACKBONES.values())
     for name in plugin_names(BACKBONE_GROUP):
         with contextlib.suppress(EmatError):

@@ -62,7 +62,7 @@ class ResNet(Backbone):
 
     @torch.no_grad()
     def dense_maps(self, pixels: Tensor) -> list[Tensor]:
-        """What layers 1 to 3 give, from a quarter of the photo's resolution to a sixteenth."""
+        """Compute the maps of layers 1 to 3, from a quarter of the photo's resolution to a sixteenth."""
         return [F.relu(layer[-1]) for layer in self.bottlenecks(pixels)[:3]]
 
     def stem(self, pixels: Tensor) -> Tensor:
@@ -102,7 +102,7 @@ class Bottleneck(nn.Module):
             self.downsample = nn.Sequential(nn.Conv2d(features, out, 1, stride, bias=False), _norm(out))
 
     def forward(self, x: Tensor, dilation: int | None = None) -> Tensor:
-        """(B, features, h, w) -> (B, out, h / stride, w / stride), before the ReLU.
+        """Map (B, features, h, w) to (B, out, h / stride, w / stride), before the ReLU.
 
         A `dilation` of the 3 x 3 replaces the stride, so that the size stays.
         """

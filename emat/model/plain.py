@@ -1,11 +1,12 @@
-"""The network in plain steps: the tests' oracle, what memory is compared on, and what an exported graph can hold.
+"""The network in plain steps, for tests, for comparisons of time and memory, and for exported graphs.
 
-`emat.model.network` computes the same faster, but chooses its way by the values that it meets. Here are two forms:
+`emat.model.network` computes the same and is faster, but what it does depends on the values of its inputs, which an
+exported graph cannot express. There are two forms here:
 
-- `plain_forward` is written down as the paper describes it, from tokens and masks: full correlation, convolutions and
-  pooling as such, attention over the tokens that the mask keeps (as in EMAT), or over all of them with masked logits
-  filled (as in CST). Weights come by their public names, so a network's state dict and a published checkpoint both fit.
-- `plain_compare` starts from the encoding of a support, as a fitted segmenter holds it, for any number of queries.
+- `plain_forward` follows the paper, from tokens and masks: the full correlation, convolutions and pooling, and attention
+  over the tokens that the mask keeps (as in EMAT) or over all tokens with masked logits (as in CST). It takes weights
+  by their public names, from a network's state dict or a published checkpoint.
+- `plain_compare` starts from the encoding of a support, as a fitted segmenter holds it, and takes several queries.
 """
 
 from collections.abc import Iterator, Mapping
@@ -30,7 +31,7 @@ LARGEST_LOGITS = 32 << 20  # bytes of attention logits that exist at once for on
 
 @dataclass(frozen=True)
 class PlainForm:
-    """What distinguishes the members of the family: grids, and average-pooling windows of the two layers."""
+    """What distinguishes EMAT, CST and the steps between them: grids, and pooling windows of the two layers."""
 
     support_grid: int
     pools: tuple[int, int]  # windows after the projection; 1 = none
@@ -40,11 +41,12 @@ class PlainForm:
 
     @classmethod
     def of(cls, form: Form, dense: bool = False) -> "PlainForm":
-        """The plain form of a network's form."""
+        """Return the plain form of a network's form."""
         first, second = form.windows
         return cls(form.support_grid, (first.pool, second.pool), form.class_token, first.stride > 1, dense)
 
 
+# Written down again and not taken from `network.FORMS`, so that tests compare two independent lists.
 FORMS = {
     "emat": PlainForm(20, (1, 5)),
     "emat-s": PlainForm(20, (1, 5), class_token=False),
@@ -58,7 +60,18 @@ FORMS = {
 def plain_forward(
     form: PlainForm, tensors: Mapping[str, Tensor], query: Tensor, support: Tensor, masks: Tensor
 ) -> tuple[Tensor | None, Tensor]:
-    """Presence logits (B, 2) or None, mask logits (B, 2, 2h, 2w), from tokens (B, C, 1 + T, d) and masks (B, H, W)."""
+    """Compare B pairs of photos.
+
+    Args:
+        form: The form of the network.
+        tensors: The weights by their public names.
+        query: Query tokens (B, C, 1 + T, d).
+        support: Support tokens (B, C, 1 + T, d).
+        masks: Support masks (B, H, W).
+
+    Returns:
+        Presence logits (B, 2), None without a class token, and mask logits (B, 2, 2h, 2w).
+    """
     x = _correlation(form, query, support)  # (B, C, t_q, t_s)
     x = _layer(form, tensors, "corrtransformer.0.", x, masks, form.pools[0])
     x = _layer(form, tensors, "corrtransformer.1.", x, masks, form.pools[1])  # (B, E, t_q, 2), or 1 without class token
@@ -66,9 +79,9 @@ def plain_forward(
         x = F.relu(_norm(tensors, norm, _conv(tensors, conv, x)))
     side = round((query.shape[2] - 1) ** 0.5)
     tokens = x.unflatten(2, (side, side)).unbind(-1)  # (B, E, h, w) each
-    mask_logits = _mask_head(tensors, tokens[-1])
+    mask_logits = _plain_mask_branch(tensors, tokens[-1])
     if form.class_token:
-        return _presence_head(tensors, tokens[0]), mask_logits
+        return _plain_presence_branch(tensors, tokens[0]), mask_logits
     seen = _kept_tokens(form, masks, form.support_grid**2).any(dim=1)[:, None, None, None]
     return None, torch.where(seen, mask_logits, mask_logits.new_tensor(NO_FOREGROUND)[None, :, None, None])
 
@@ -93,7 +106,7 @@ def _norm(tensors: Mapping[str, Tensor], name: str, x: Tensor) -> Tensor:
 
 
 def _pool(form: PlainForm, x: Tensor, window: int) -> Tensor:
-    """Average pooling over the support grid; the class token stays as it is."""
+    """Average over windows of the support grid; the class token stays as it is."""
     first = 1 if form.class_token else 0
     side = round((x.shape[3] - first) ** 0.5)
     image = x[..., first:].unflatten(3, (side, side))  # (B, E, t_q, side, side)
@@ -102,7 +115,7 @@ def _pool(form: PlainForm, x: Tensor, window: int) -> Tensor:
 
 
 def _downscale(form: PlainForm, tensors: Mapping[str, Tensor], name: str, x: Tensor, window: int) -> Tensor:
-    """The learnable downscaling: a strided convolution for image tokens, a 1x1 for the class token, then pooling."""
+    """Downscale with a strided convolution for image tokens and a 1 x 1 for the class token, then pool."""
     first = 1 if form.class_token else 0
     side = round((x.shape[3] - first) ** 0.5)
     image = x[..., first:].unflatten(3, (side, side))
@@ -140,7 +153,7 @@ def _layer(form: PlainForm, tensors: Mapping[str, Tensor], name: str, x: Tensor,
 
 
 def _kept_tokens(form: PlainForm, masks: Tensor, support_tokens: int) -> Tensor:
-    """(B, t_s) bool: which support tokens a layer's attention may look at."""
+    """Return which support tokens the attention of a layer may look at, (B, t_s) bool."""
     first = 1 if form.class_token else 0
     side = round((support_tokens - first) ** 0.5)
     small = F.interpolate(masks[:, None].float(), (side, side), mode="bilinear", align_corners=True)
@@ -149,7 +162,7 @@ def _kept_tokens(form: PlainForm, masks: Tensor, support_tokens: int) -> Tensor:
 
 
 def _attend_kept(q: Tensor, k: Tensor, v: Tensor, kept: Tensor) -> Tensor:
-    """One image's attention over its kept support tokens; (1, hidden, t_q, t_d) out."""
+    """Attend over the kept support tokens of one photo; returns (1, H, t_q, t_d)."""
     if not kept.any():
         return torch.zeros_like(q)
     q, k, v = _by_heads(q, k[..., kept], v[..., kept])
@@ -158,7 +171,7 @@ def _attend_kept(q: Tensor, k: Tensor, v: Tensor, kept: Tensor) -> Tensor:
 
 
 def _attend_all(q: Tensor, k: Tensor, v: Tensor, kept: Tensor) -> Tensor:
-    """The same for a batch over all support tokens, with the logits of those that are not kept (B, t_s) filled."""
+    """Attend over all support tokens of a batch; tokens that are not kept (B, t_s) get the logit of masked ones."""
     q, k, v = _by_heads(q, k, v)
     logits = torch.einsum("bheqi,bheqp->bhqip", q, k).masked_fill(~kept[:, None, None, None], MASKED_LOGIT)
     attended = torch.einsum("bhqip,bheqp->bheqi", logits.softmax(dim=-1), v).flatten(1, 2)
@@ -169,7 +182,7 @@ def _by_heads(*parts: Tensor) -> Iterator[Tensor]:
     return (part.unflatten(1, (ATTENTION_HEADS, -1)) for part in parts)  # (1, heads, e, t_q, t)
 
 
-def _presence_head(tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
+def _plain_presence_branch(tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
     x = F.relu(_conv(tensors, "decoder1_cls.0", x))
     x = F.relu(_conv(tensors, "decoder1_cls.2", x))
     x = F.avg_pool2d(x, 3, stride=2, padding=1)
@@ -177,7 +190,7 @@ def _presence_head(tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
     return _conv(tensors, "decoder2_cls.2", x).mean(dim=(2, 3))
 
 
-def _mask_head(tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
+def _plain_mask_branch(tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
     def conv3x3(name: str, x: Tensor) -> Tensor:
         return F.conv2d(x, tensors[f"{name}.weight"], tensors[f"{name}.bias"], padding=1)
 
@@ -207,7 +220,7 @@ def plain_compare(
         return None, logits.expand(query.shape[0], 2, 2 * grid[0], 2 * grid[1])
     first, second = (cast(AttentionLayer, layer) for layer in network.corrtransformer)
     parts = []
-    for part in query.split(_chunk(support), dim=2):  # by a number of tokens: the batch stays free
+    for part in query.split(_chunk(support), dim=2):  # along the tokens, so that the batch can have any size
         by_cell = part[:, None] @ support.cells.transpose(2, 3)[None]  # (B, P, C, n, cells)
         by_token = part @ support.kept.transpose(1, 2)[None]  # (B, C, n, k)
         parts.append(_attend_cells(first, by_cell, by_token))
@@ -217,7 +230,7 @@ def plain_compare(
 
 
 def _attend_cells(layer: AttentionLayer, by_cell: Tensor, by_token: Tensor) -> tuple[Tensor, Tensor]:
-    """Attention of one layer.
+    """Compute the attention of one layer.
 
     Args:
         layer: The layer.
@@ -253,7 +266,7 @@ def _by_query(x: Tensor) -> Tensor:
 
 
 def _by_cell(layer: AttentionLayer, x: Tensor) -> Tensor:
-    """The second layer's inputs by position, (B, C, n, t_d) -> (B, P, C, n, 1)."""
+    """Average the second layer's inputs by position, (B, C, n, t_d) -> (B, P, C, n, 1)."""
     first = layer.projections().first
     image = x[:, :, :, first:].unflatten(3, (layer.window.positions, -1))
     return image.mean(dim=4, keepdim=True).permute(0, 3, 1, 2, 4)
@@ -275,6 +288,6 @@ def _branches(network: Network, x: Tensor, grid: Grid) -> tuple[Tensor | None, T
 
 
 def _chunk(support: SupportEncoding) -> int:
-    """How many query tokens go through attention together."""
+    """Return how many query tokens go through attention together."""
     logits = 4 * ATTENTION_HEADS * max(1, support.kept.shape[1]) * (1 + support.cells.shape[2])
     return max(1, LARGEST_LOGITS // logits)
