@@ -121,11 +121,45 @@ def bootstrap(
     Raises:
         EmatError: If there is no fold, or a fold without a task.
     """
+    return _intervals(_resampled_means(folds, resamples, seed), level)
+
+
+def bootstrap_difference(
+    folds: Sequence[Sequence[ScoreCounts]],
+    others: Sequence[Sequence[ScoreCounts]],
+    resamples: int = 1000,
+    level: float = 0.95,
+    seed: int = 0,
+) -> ScoreIntervals:
+    """Compute intervals of the scores' difference between two methods that answered the same tasks.
+
+    Both are resampled with the same tasks, so what makes a task hard for both does not widen the interval.
+
+    Args:
+        folds: For each fold, the counts of each of its tasks.
+        others: The same of the method whose scores are subtracted.
+        resamples: How often to resample.
+        level: The share of the resampled differences that an interval holds.
+        seed: The same seed gives the same intervals.
+
+    Raises:
+        EmatError: If there is no fold, a fold without a task, or if the numbers of tasks differ.
+    """
+    if [len(tasks) for tasks in folds] != [len(tasks) for tasks in others]:
+        raise EmatError("a difference needs the same tasks of both methods")
+    return _intervals(_resampled_means(folds, resamples, seed) - _resampled_means(others, resamples, seed), level)
+
+
+def _resampled_means(folds: Sequence[Sequence[ScoreCounts]], resamples: int, seed: int) -> NDArray[np.float64]:
+    """The mean over folds of each score in each resample, (5, resamples); one seed draws the same tasks every time."""
     if not folds or not all(folds):
         raise EmatError("an interval needs at least one task in every fold")
     random = np.random.default_rng(seed)
-    per_fold = [_resampled_scores(tasks, resamples, random) for tasks in folds]  # each (5, resamples)
-    scores = np.mean(per_fold, axis=0)
+    means: NDArray[np.float64] = np.mean([_resampled_scores(tasks, resamples, random) for tasks in folds], axis=0)
+    return means
+
+
+def _intervals(scores: NDArray[np.float64], level: float) -> ScoreIntervals:
     low, high = np.quantile(scores, [(1 - level) / 2, (1 + level) / 2], axis=1)
     return ScoreIntervals(*(Interval(float(a), float(b)) for a, b in zip(low, high, strict=True)))
 

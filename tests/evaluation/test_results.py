@@ -11,7 +11,15 @@ from numpy.typing import NDArray
 from emat.errors import EmatError
 from emat.evaluation.metrics import ScoreCounts, TaskOutcome, compute, merge
 from emat.evaluation.one_pass import TaskIndex
-from emat.evaluation.results import bootstrap, read_results, results, summaries_of, summarise, write_results
+from emat.evaluation.results import (
+    bootstrap,
+    bootstrap_difference,
+    read_results,
+    results,
+    summaries_of,
+    summarise,
+    write_results,
+)
 from emat.evaluation.run import Run, load_evaluated
 from emat.tasks.benchmark import open_benchmark
 from emat.tasks.sampling import TaskRequest
@@ -179,3 +187,14 @@ def test_a_wider_level_gives_a_wider_interval() -> None:
 def test_no_task_is_an_error(folds: list[list[ScoreCounts]]) -> None:
     with pytest.raises(EmatError, match="at least one task in every fold"):
         bootstrap(folds)
+
+
+def test_the_interval_of_a_difference_is_narrower_than_those_of_both_methods() -> None:
+    random = np.random.default_rng(3)
+    hard = [outcome(bool(right), np.full(20, 1), np.full(20, 1)) for right in random.integers(2, size=60)]
+    better = [outcome(True, np.full(20, 1), np.full(20, 1)), *hard[1:]]  # right in one more task at most
+    alone, difference = bootstrap([hard]).accuracy, bootstrap_difference([better], [hard]).accuracy
+    assert difference.high - difference.low < 0.5 * (alone.high - alone.low)
+    assert bootstrap_difference([hard], [hard]).miou == bootstrap_difference([hard], [hard]).accuracy
+    with pytest.raises(EmatError, match="same tasks"):
+        bootstrap_difference([hard], [hard[:-1]])

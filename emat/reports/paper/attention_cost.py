@@ -9,9 +9,10 @@ import json
 import os
 import platform
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -59,6 +60,7 @@ class StepCost:
         return TASKS_PER_GPU * self.bytes / GB
 
 
+Costs: TypeAlias = Mapping[tuple[AttentionCase, float], StepCost]  # by case and the share that the mask covers
 TABLE_2_CASES = {  # the rows of the paper's Table 2
     "CST* 145": AttentionCase("cst", FILLED),
     "CST* 325": AttentionCase("cst-large", FILLED),

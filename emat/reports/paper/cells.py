@@ -7,7 +7,7 @@ paper's text.
 import csv
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import resources
 from itertools import groupby
@@ -19,6 +19,7 @@ NUMBER = re.compile(r"≈?\s*(-?\d+(?:\.\d+)?)")
 SCORES = {"accuracy": "Acc.", "miou": "mIoU"}
 NOT_RUN, PAPER, HERE, DIFFERENCE = "not run", "paper", "here", "difference"
 INSIDE = "inside"
+YES, NO = "✓", "–"  # whether a row of Table 2 has a modification
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ class PaperCell:
     def compared(self) -> TableEntry:
         """The difference, and whether the published number lies in the interval."""
         if self.difference is None:
-            return TableEntry(MISSING)
+            return TableEntry("")
         text = f"{self.difference:+.{self.digits}f}".replace("-", "−")
         return TableEntry(f"{text} ({INSIDE})" if self.published_inside else text)
 
@@ -123,6 +124,7 @@ class PaperTable:
     rows: tuple[PaperRow, ...]
     notes: tuple[str, ...] = ()
     compares: bool = True  # whether there is anything published to compare with
+    rows_are: str = "Method"  # what stands above the names of the rows
     sentences: tuple[str, ...] = field(init=False, default=())
 
     def __post_init__(self) -> None:
@@ -133,7 +135,7 @@ class PaperTable:
         """Return the table with up to three lines for each row: paper, here and difference."""
         if not self.compares:
             rows = [(TableEntry(row.label), *(cell.here() for cell in row.cells)) for row in self.rows]
-            return ReportTable(self.title, (("", "Method"), *self.columns), tuple(rows))
+            return ReportTable(self.title, (("", self.rows_are), *self.columns), tuple(rows))
         lines = []
         for row in self.rows:
             if row.published:
@@ -146,10 +148,13 @@ class PaperTable:
                 empty = [TableEntry("")] * (len(row.cells) - 1)
                 lines.append((first, TableEntry(HERE), TableEntry(NOT_RUN), *empty))
                 continue
-            lines.append((first, TableEntry(HERE), *(cell.here() for cell in row.cells)))
+            only = {cell.only for cell in row.cells if cell.interval is not None}
+            same = next(iter(only)) if len(only) == 1 else None  # is said once for the whole line
+            cells = [replace(cell, only=None) if same else cell for cell in row.cells]
+            lines.append((first, TableEntry(f"{HERE}, {same}" if same else HERE), *(cell.here() for cell in cells)))
             if row.published:
                 lines.append((TableEntry(""), TableEntry(DIFFERENCE), *(cell.compared() for cell in row.cells)))
-        return ReportTable(self.title, (("", "Method"), ("", ""), *self.columns), tuple(lines))
+        return ReportTable(self.title, (("", self.rows_are), ("", ""), *self.columns), tuple(lines))
 
 
 def score_cell(summary: Summary | None, score: str, table: str, row: str, column: str, all_folds: int = 1) -> PaperCell:

@@ -32,7 +32,7 @@ from emat.reports.paper.attention_cost import (
     GRID,
     IN_CHUNKS,
     AttentionCase,
-    StepCost,
+    Costs,
 )
 from emat.reports.paper.measuring import Ledger
 from emat.reports.paper.parts import CURVES, FILTERED, SIZES, SMALL_SPLITS, UNFILTERED, WAYS, compared, other_model
@@ -111,7 +111,7 @@ def size_histograms(ledger: Ledger) -> Any:
     return figure
 
 
-def dense_curves(costs: Mapping[tuple[AttentionCase, float], StepCost]) -> Any:
+def dense_curves(costs: Costs) -> Any:
     """The paper's limitation: what leaving masked tokens out saves shrinks as the mask grows."""
     figure = new_figure(6.2, 3.8)
     title_figure(figure, "Training memory of EMAT's network as the support mask grows")

@@ -10,10 +10,11 @@ from itertools import groupby
 from pathlib import Path
 
 from emat.files import write_text
-from emat.reports.paper.cells import DIFFERENCE, HERE, INSIDE, NOT_RUN, PAPER, PaperTable
+from emat.reports.paper.cells import DIFFERENCE, HERE, INSIDE, NO, NOT_RUN, PAPER, PaperTable
 from emat.reports.tables import MISSING, ReportTable, TableEntry, latex, markdown
 
 CSV_COLUMNS = ("table", "title", "row", "group", "column", "published", "measured", "low", "high", "difference")
+FINDINGS = "What the paper finds, and what was found here"
 HEADING = "# Tables of the paper, measured here"
 INSIDE_COLUMN = "published_inside"
 STYLE = """
@@ -38,40 +39,56 @@ th.group { border-bottom: 1px solid var(--rule); text-align: center; }
 tr.first td { border-top: 1px solid var(--rule); }
 tr.ours td, tr.ours td:first-child { background: var(--ours); }
 tr.paper td { color: #495057; } tr.here-line td { font-weight: 600; } tr.difference td { color: var(--quiet); }
+tbody td:first-child { color: var(--ink); font-weight: 400 !important; }
 td.inside { color: var(--good); } tbody td.absent { color: var(--quiet); font-weight: 400; }
 td[colspan].absent { text-align: left; }
 .note { font-size: .88rem; color: #495057; max-width: 60rem; margin: .45rem 0; }
 details { margin: .5rem 0; font-size: .88rem; } summary { cursor: pointer; color: #0b5394; }
 figure { margin: .25rem 0 0; } figure img { max-width: 100%; height: auto; }
 figcaption { font-size: .9rem; color: #495057; max-width: 60rem; }
+@media (max-width: 700px) { figure img { max-width: none; width: 720px; } h1 { font-size: 1.4rem; } }
 .not-run { border: 1px dashed var(--rule); padding: 1rem; color: var(--quiet); }
 """
 
 
 @dataclass(frozen=True)
 class PaperFigure:
-    """A figure that was drawn, or the reason why it was not."""
+    """A figure that was drawn, or the reason why it was not; `measured` if it shows what models predict."""
 
     name: str
     title: str
     caption: str
     files: tuple[Path, ...] = ()
     reason: str | None = None
+    measured: bool = False
 
 
-def write_tables(tables: Sequence[PaperTable], said: Sequence[str], folder: Path) -> list[Path]:
+@dataclass(frozen=True)
+class Account:
+    """What is said of everything that was measured."""
+
+    short: str  # stands at every table and figure with measured scores
+    statement: tuple[str, ...]  # what was measured, with what, and what was not run
+    findings: tuple[str, ...]  # what holds here of what the paper finds
+
+
+def write_tables(tables: Sequence[PaperTable], account: Account, folder: Path) -> list[Path]:
     """Write `tables.md`, `tables.tex` and `tables.csv`.
 
     Args:
         tables: The tables.
-        said: Sentences about what was measured, which open the Markdown and LaTeX files.
+        account: What opens the Markdown and LaTeX files.
         folder: The folder to write to.
 
     Returns:
         The paths.
     """
+    opening = [f"{each}\n" for each in (HEADING, *account.statement)]
+    if account.findings:
+        opening += [f"## {FINDINGS}\n", *(f"- {each}" for each in account.findings), ""]
+    said = (*account.statement, *account.findings)
     texts = {
-        "tables.md": "\n".join([*(f"{each}\n" for each in (HEADING, *said)), *map(_markdown, tables)]),
+        "tables.md": "\n".join([*opening, *map(_markdown, tables)]),
         "tables.tex": "".join(f"% {each}\n" for each in said) + "\n" + "\n".join(map(_latex, tables)),
         "tables.csv": _comma_separated(tables),
     }
@@ -110,37 +127,50 @@ def _comma_separated(tables: Sequence[PaperTable]) -> str:
     return text.getvalue()
 
 
-def page(title: str, said: Sequence[str], tables: Sequence[PaperTable], figures: Sequence[PaperFigure]) -> str:
+def page(title: str, account: Account, tables: Sequence[PaperTable], figures: Sequence[PaperFigure]) -> str:
     """Return the page.
 
     Args:
         title: Its title.
-        said: What was measured and with what, a sentence each. The first stands at every table and figure.
+        account: What was measured and what was found.
         tables: The tables.
         figures: The figures, whose PNG files are put into the page.
     """
-    sections = [(table.name, table.title, _table_section(table)) for table in tables]
-    sections += [(figure.name, f"{_numbered(figure)}: {figure.title}", _figure_section(figure)) for figure in figures]
-    links, body, seen = [], [], set[str]()
-    for name, heading, content in sections:
-        anchor = f' id="{name}"' if name not in seen else ""
-        if name not in seen:
-            links.append(f'<a href="#{name}">{escape(name)}</a>')
-        seen.add(name)
-        measured = f'<p class="here">{escape(said[0])}</p>' if said else ""
-        body.append(f"<section><h2{anchor}>{escape(heading)}</h2>{measured}{content}</section>")
-    statement = "".join(f"<p>{escape(each)}</p>" for each in said)
+    sections = [(table.name, table.title, _table_section(table), table.compares) for table in tables]
+    sections += [(each.name, _heading(each), _figure_section(each), each.measured) for each in figures]
+    links: dict[str, str] = {}
+    body = []
+    for name, heading, content, measured in sections:
+        anchor = f' id="{name}"' if name not in links else ""
+        links.setdefault(name, f'<a href="#{name}">{escape(_link(name))}</a>')
+        short = f'<p class="here">{escape(account.short)}</p>' if measured else ""
+        body.append(f"<section><h2{anchor}>{escape(heading)}</h2>{short}{content}</section>")
+    statement = "".join(f"<p>{escape(each)}</p>" for each in account.statement)
+    found = "".join(f"<li>{escape(each)}</li>" for each in account.findings)
+    findings = f"<section><h2>{FINDINGS}</h2><ul>{found}</ul></section>" if found else ""
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{escape(title)}</title><style>{STYLE}</style></head>\n<body><h1>{escape(title)}</h1>\n"
-        f'<div class="said">{statement}</div>\n<nav>{" ".join(links)}</nav>\n' + "\n".join(body) + "\n</body></html>\n"
+        f'<div class="said">{statement}</div>\n<nav>{" ".join(links.values())}</nav>\n{findings}'
+        + "\n".join(body)
+        + "\n</body></html>\n"
     )
 
 
-def _numbered(figure: PaperFigure) -> str:
+def _link(name: str) -> str:
+    """The name of a table or figure as it stands in the list of links.
+
+    >>> _link("table-1"), _link("table-readings")
+    ('Table 1', 'Readings')
+    """
+    kind, _, which = name.partition("-")
+    return f"{kind.capitalize()} {which}" if which.isdecimal() else which.capitalize()
+
+
+def _heading(figure: PaperFigure) -> str:
     number = figure.name.removeprefix("figure-")
-    return f"Figure {number}" if number.isdecimal() else "Beyond the paper"
+    return f"Figure {number}: {figure.title}" if number.isdecimal() else figure.title
 
 
 def _table_section(table: PaperTable) -> str:
@@ -160,8 +190,9 @@ def _table(table: ReportTable, compares: bool) -> str:
     rows, ours = [], False
     for entries in table.rows:
         starts = bool(entries[0].text)
-        ours = entries[0].text.split(",")[0] in ("EMAT", "EMAT_s") if starts else ours
-        kind = entries[1].text if compares else HERE
+        if starts:  # EMAT's row, but not those of its incomplete forms in Table 2
+            ours = entries[0].text.split(",")[0] in ("EMAT", "EMAT_s") and all(each.text != NO for each in entries)
+        kind = entries[1].text.split(",")[0] if compares else HERE
         classes = [{PAPER: "paper", HERE: "here-line", DIFFERENCE: "difference"}.get(kind, "")]
         classes += ["first"] * starts + ["ours"] * ours
         rows.append(f'<tr class="{" ".join(classes)}">{_cells(entries, compares)}</tr>')
@@ -190,7 +221,8 @@ def _figure_section(figure: PaperFigure) -> str:
     if figure.reason is not None:
         return f'<figure><div class="not-run">Not drawn: {escape(figure.reason)}</div>{caption}</figure>'
     picture = next(file for file in figure.files if file.suffix == ".png")
-    return f'<figure><img alt="{escape(figure.title)}" src="{_inside(picture)}">{caption}</figure>'
+    image = f'<img alt="{escape(figure.title)}" src="{_inside(picture)}">'
+    return f'<figure><div class="scroll">{image}</div>{caption}</figure>'
 
 
 def _inside(picture: Path) -> str:

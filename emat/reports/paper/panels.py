@@ -1,7 +1,8 @@
 """Rows of panels: photos with masks in the colours of their ways, and words above, below and beside them."""
 
+import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ PANEL, SMALL_PANEL = (1.6, 1.2), (1.15, 0.95)  # the width and height that pictu
 NARROWEST = 0.95
 MARGIN, GAP, LINE, WORDS_ROOM = 0.15, 0.16, 0.15, 0.95
 TITLE_ROOM, GROUP_ROOM, HEADING_ROOM = 0.45, 0.32, 0.36
+LETTERS_PER_INCH = 16  # of the words below a panel
 FRAME_COLOUR = "#adb5bd"
 BLANK: Colour = (233, 236, 239)  # instead of photos that must not be shown
 TINT = 0.55  # the share of a way's colour inside its mask
@@ -60,6 +62,7 @@ def draw_panels(
     """
     sizes = [[_fitted(panel, room) for panel in row.panels] for row in rows]
     lefts, widths = _columns(sizes, [count for _, count in groups], any(row.words for row in rows))
+    rows = [replace(row, panels=tuple(map(_wrapped, row.panels, widths))) for row in rows]
     tops, y = [], TITLE_ROOM + (GROUP_ROOM if groups else 0)
     y += LINE * max(panel.above.count("\n") + bool(panel.above) for panel in rows[0].panels)
     for row, fitted in zip(rows, sizes, strict=True):
@@ -114,6 +117,11 @@ def _fitted(panel: Panel, room: tuple[float, float]) -> tuple[float, float]:
     height, width = panel.picture.shape[:2]
     scale = min(room[0] / width, room[1] / height)
     return width * scale, height * scale
+
+
+def _wrapped(panel: Panel, width: float) -> Panel:
+    """The panel with the words below it in lines that are not wider than its column."""
+    return replace(panel, below=textwrap.fill(panel.below, max(1, int(LETTERS_PER_INCH * width))))
 
 
 def _columns(

@@ -1,8 +1,9 @@
 """The paper's five tables, and two more: the readings of "fully augmented", and what attention costs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from emat.model import build
+from emat.model.network import Network
 from emat.reports.paper.attention_cost import (
     CHANNELS,
     EQUAL_TOKENS,
@@ -13,10 +14,12 @@ from emat.reports.paper.attention_cost import (
     TABLE_2_CASES,
     TYPICAL_COVER,
     AttentionCase,
-    StepCost,
+    Costs,
 )
 from emat.reports.paper.cells import (
+    NO,
     SCORES,
+    YES,
     PaperCell,
     PaperRow,
     PaperTable,
@@ -31,7 +34,6 @@ from emat.reports.paper.parts import ALL_CLASSES, MASKS_ONLY, SMALL, THREE_SETTI
 from emat.reports.tables import DATASETS
 from emat.tasks.task import Setting
 
-Costs = Mapping[tuple[AttentionCase, float], StepCost]
 SLIP = (
     "The paper's body text (Sec. 5.1) says that the fully augmented setting augments 1243 of PASCAL-5i's 4000 tasks. "
     "This is a slip: 1243 is the number for 1-way 5-shot tasks (Fig. 9), and the paper's own per-fold table says 694 "
@@ -62,7 +64,7 @@ def comparison_table(ledger: Ledger) -> PaperTable:
         ]
         rows.append(_row(label, cells))
     title = f"Table 1: comparison of FS-CS methods on {DATASETS[name]}, 2-way 1-shot"
-    notes = ledger.fewer_tasks(compared(labels), THREE_SETTINGS)
+    notes = [*_channel_notes(ledger), *ledger.fewer_tasks(compared(labels), THREE_SETTINGS)]
     return PaperTable("table-1", title, tuple(columns), tuple(rows), tuple(notes))
 
 
@@ -94,6 +96,8 @@ def ablation_table(ledger: Ledger, costs: Costs) -> PaperTable:
         if here is not None and f"{here[0]}, {here[1]}" != _steps(row)[0]:
             notes.append(f"The head whose scores stand in the row of {label} has t_s = {here[0]}, {here[1]}.")
     notes += ledger.fewer_tasks(ABLATION_ROWS, (THREE_SETTINGS[0], SMALL))
+    chunks = costs[AttentionCase("emat", IN_CHUNKS), TYPICAL_COVER].batch_gigabytes()
+    notes.append(f"emat itself trains in chunks of query tokens, with {chunks:.1f} GB for three tasks of the last row.")
     title = "Table 2: ablation study of EMAT on PASCAL-5i, original setting"
     return PaperTable("table-2", title, tuple(columns), tuple(rows), tuple(notes))
 
@@ -172,7 +176,7 @@ def readings_table(ledger: Ledger) -> PaperTable:
         *ledger.fewer_tasks(["EMAT"], (THREE_SETTINGS[2], ALL_CLASSES)),
     )
     title = f'The two readings of "fully augmented" on {DATASETS[name]}, 2-way 1-shot'
-    return PaperTable("table-readings", title, tuple(columns), tuple(rows), notes)
+    return PaperTable("table-readings", title, tuple(columns), tuple(rows), notes, rows_are="Reading")
 
 
 def attention_table(costs: Costs) -> PaperTable:
@@ -198,12 +202,15 @@ def attention_table(costs: Costs) -> PaperTable:
         "With a mask that covers everything, leaving out saves nothing: the paper's stated limitation.",
     )
     title = "Attention memory and runtime against CST at equal t_s"
-    return PaperTable("table-attention", title, tuple(columns), tuple(rows), notes, compares=False)
+    return PaperTable("table-attention", title, tuple(columns), tuple(rows), notes, compares=False, rows_are="Network")
 
 
 def table_costs(names: Sequence[str]) -> list[tuple[AttentionCase, float]]:
     """Return which costs the tables with these names show."""
-    found = [(case, TYPICAL_COVER) for case in TABLE_2_CASES.values()] if "table-2" in names else []
+    found = []
+    if "table-2" in names:
+        cases = (*TABLE_2_CASES.values(), AttentionCase("emat", IN_CHUNKS))
+        found = [(case, TYPICAL_COVER) for case in cases]
     if "table-attention" in names:
         found += [(case, cover) for case in EQUAL_TOKENS for cover in TABLE_COVERS]
     return found
@@ -228,6 +235,20 @@ def _backbone(ledger: Ledger, label: str) -> str | None:
     return next((each.backbone for each in ledger.methods.get(label, {}).values()), None)
 
 
+def _channel_notes(ledger: Ledger) -> list[str]:
+    """Say why networks have fewer or more parameters than the paper's: they have other numbers of channels."""
+    counts: dict[int, list[str]] = {}
+    for label, methods in ledger.methods.items():
+        network = getattr(next(iter(methods.values())).method, "network", None)
+        if isinstance(network, Network) and network.channels != CHANNELS and label in FSCS_ROWS:
+            counts.setdefault(network.channels, []).append(label)
+    return [
+        f"{' and '.join(labels)}: the backbone gives {channels} correlation channels here, not {CHANNELS}, so the "
+        "numbers of parameters differ."
+        for channels, labels in counts.items()
+    ]
+
+
 def _number(table: str, row: str, column: str, measured: float | None, digits: int, unit: str) -> PaperCell:
     text, number = published_text(table, row, column), published_number(table, row, column)
     return PaperCell(text, number, measured, digits=digits, unit=unit)
@@ -243,7 +264,7 @@ def _steps(row: str) -> tuple[str, str, str, str]:
     """t_s of both layers, and which of the three modifications a row of Table 2 has."""
     case = TABLE_2_CASES[row]
     second = {145: 10, 325: 37, 401: 101}[case.support_tokens]
-    done = ["✓" if step in row.split() else "–" for step in ("ME", "LD", "PE")]
+    done = [YES if step in row.split() else NO for step in ("ME", "LD", "PE")]
     return f"{case.support_tokens}, {second}", done[0], done[1], done[2]
 
 

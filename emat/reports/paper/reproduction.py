@@ -1,6 +1,6 @@
 """From what was measured to the paper: tables, figures with their captions, and the page, written to one folder."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -9,7 +9,7 @@ from typing import Any
 from emat.errors import EmatError
 from emat.files import write_text
 from emat.reports.figures import save_figure
-from emat.reports.paper.attention_cost import AttentionCase, StepCost, measure_costs
+from emat.reports.paper.attention_cost import AttentionCase, Costs, measure_costs
 from emat.reports.paper.cells import PaperTable, published_text
 from emat.reports.paper.charts import (
     dense_costs,
@@ -20,9 +20,10 @@ from emat.reports.paper.charts import (
     theta_bars,
     way_curves,
 )
+from emat.reports.paper.findings import findings
 from emat.reports.paper.measuring import RESULTS, Ledger, MeasuringPlan
 from emat.reports.paper.models import PaperModel, support_tokens
-from emat.reports.paper.page import PaperFigure, page, write_tables
+from emat.reports.paper.page import Account, PaperFigure, page, write_tables
 from emat.reports.paper.panels import TaskPainter
 from emat.reports.paper.paper_tables import (
     ablation_table,
@@ -69,7 +70,6 @@ PAPER_TOKENS = {  # t_s of the two layers
     "CST*": (145, 10),
 }
 NO_PHOTOS = "The photos of the data set are not shown in the figures; masks stand on an empty ground."
-Costs = dict[tuple[AttentionCase, float], StepCost]
 CostWatch = Callable[[list[tuple[AttentionCase, float]]], Iterable[tuple[AttentionCase, float]]]
 
 
@@ -79,7 +79,7 @@ class Sources:
 
     ledger: Ledger | None
     painter: TaskPainter | None
-    costs: Mapping[tuple[AttentionCase, float], StepCost]
+    costs: Costs
 
 
 def draw_figures(parts: Iterable[Part], sources: Sources, folder: Path) -> list[PaperFigure]:
@@ -99,9 +99,9 @@ def draw_figures(parts: Iterable[Part], sources: Sources, folder: Path) -> list[
         except _NotMeasured as error:
             for file in files:
                 file.unlink(missing_ok=True)  # of an earlier run, when it could be drawn
-            made.append(PaperFigure(part.name, part.title, caption, reason=str(error)))
+            made.append(PaperFigure(part.name, part.title, caption, reason=str(error), measured=bool(part.needs)))
         else:
-            made.append(PaperFigure(part.name, part.title, caption, files))
+            made.append(PaperFigure(part.name, part.title, caption, files, measured=bool(part.needs)))
     return made
 
 
@@ -204,12 +204,13 @@ def write_paper(
     costs = cost_of(parts, folder, watch)
     tables = _tables([part.name for part in parts], ledger, costs)
     said = statement(plan, photos=photos)
-    write_tables(tables, said, folder)
+    account = Account(_short(plan), tuple(said), tuple(findings(ledger, costs)))
+    write_tables(tables, account, folder)
     sources = Sources(ledger, TaskPainter(ledger.tasks.dataset, photos), costs)
     figures = draw_figures([part for part in parts if part.is_figure], sources, folder)
     ledger.tasks.areas.keep()
     title = f"EMAT on {DATASETS[ledger.tasks.name]}: the paper's tables and figures, measured here"
-    write_text(folder / "index.html", page(title, said, tables, figures))
+    write_text(folder / "index.html", page(title, account, tables, figures))
     return Reproduction(tuple(tables), tuple(figures), folder / "index.html")
 
 
@@ -255,6 +256,17 @@ def _support_sizes(plan: MeasuringPlan) -> list[str]:
         if here is not None and published is not None and here != published:
             found.append(f"{label} has t_s = {here[0]} and {here[1]} here, and {published[0]} and {published[1]} there")
     return [f"The support tokens of the two layers differ as well: {'; '.join(found)}."] if found else []
+
+
+def _short(plan: MeasuringPlan) -> str:
+    """Say in one line what the measured scores are not."""
+    every = [each for methods in plan.ledger.methods.values() for each in methods.values()]
+    backbones = list(dict.fromkeys(each.backbone for each in every))
+    if not backbones:
+        return "No model was measured here."
+    sizes = sorted({each.method.preparation.image_size for each in every})
+    pixels = f"{sizes[0]} px" if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]} px"
+    return f"Measured here on {' and '.join(backbones)} at {pixels}; the paper's CST* and EMAT: DINOv2 at 700 px."
 
 
 def _described(model: PaperModel, plan: MeasuringPlan) -> str:

@@ -1,6 +1,8 @@
 """A tiny PASCAL-5i: 20 classes in photos of 60 x 44, every class in six or more of them, some small, some together."""
 
+import json
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +14,13 @@ from emat.datasets.fold_lists import fold_classes
 from emat.images import write_indexed_png
 from emat.methods.trained_head import save_head
 from emat.model import build
+from emat.reports.paper.attention_cost import StepCost, _machine
+from emat.reports.paper.charts import dense_costs
+from emat.reports.paper.measuring import MeasuringPlan, make_plan, measure
 from emat.reports.paper.models import PaperModel, parse_model
-from emat.reports.paper.parts import PaperTasks, open_tasks
+from emat.reports.paper.paper_tables import table_costs
+from emat.reports.paper.parts import PaperTasks, choose_parts, open_tasks
+from emat.reports.paper.reproduction import COSTS_FILE, Reproduction, write_paper
 
 HEIGHT, WIDTH = 44, 60
 SIDES = ((6, 8), (14, 12), (16, 20), (24, 22), (30, 24), (18, 26))  # 2, 6, 12, 20, 27 and 18 % of the photo
@@ -81,3 +88,29 @@ def models(heads: Path) -> list[PaperModel]:
         parse_model("Prototype=prototype,size=64"),
         parse_model(f"CST*={heads}/missing-fold{{fold}}.safetensors"),
     ]
+
+
+@pytest.fixture(scope="session")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which the costs of attention were measured before; here they follow a rule, so that it is quick."""
+    folder = tmp_path_factory.mktemp("paper")
+    costs = [
+        StepCost(case.method, case.masking, cover, 1e9 * cover * case.support_tokens, 2.0)
+        for case, cover in dict.fromkeys([*table_costs([part.name for part in choose_parts("pascal")]), *dense_costs()])
+    ]
+    path = folder / COSTS_FILE
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({"machine": _machine(), "costs": [asdict(each) for each in costs]}))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def plan(paper_tasks: PaperTasks, models: list[PaperModel], out: Path) -> MeasuringPlan:
+    made = make_plan(choose_parts("pascal"), models, paper_tasks, out, "cpu")
+    measure(made, None)
+    return made
+
+
+@pytest.fixture(scope="session")
+def paper(plan: MeasuringPlan, out: Path) -> Reproduction:
+    return write_paper(choose_parts("pascal"), plan, out)

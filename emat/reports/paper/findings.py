@@ -1,0 +1,170 @@
+"""What holds here of what the paper finds: how rows that were measured alike differ, beside the published rows."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from emat.evaluation.metrics import compute, count_outcome, merge
+from emat.evaluation.results import bootstrap_difference
+from emat.reports.paper.attention_cost import FILLED, LEFT_OUT, TYPICAL_COVER, AttentionCase, Costs
+from emat.reports.paper.cells import SCORES, published_number
+from emat.reports.paper.measuring import Ledger
+from emat.reports.paper.parts import SIZES, SMALL, SMALL_SPLITS, THREE_SETTINGS, Need, other_model
+
+COST_CASES = tuple(AttentionCase("emat-me", masking) for masking in (FILLED, LEFT_OUT))
+
+
+def findings(ledger: Ledger, costs: Costs) -> list[str]:
+    """Return a sentence on each finding of the paper that can be judged with what was measured."""
+    return [*_counts(ledger), *_settings(ledger), *_gain(ledger), *_small_objects(ledger), *_memory(costs)]
+
+
+def _counts(ledger: Ledger) -> list[str]:
+    """Whether the augmented settings change as many tasks as in the paper."""
+    table = "table-3" if ledger.tasks.name == "pascal" else "table-4"
+    pairs = []
+    for need in THREE_SETTINGS[1:]:
+        counted = ledger.tasks.augmented(need)
+        published = published_number(table, need.setting.value, "augmented tasks")
+        if counted is not None and published is not None:
+            pairs.append((sum(counted), int(published)))
+    if not pairs or not ledger.tasks.are_published:
+        return []
+    here, there = (" and ".join(str(pair[side]) for pair in pairs) for side in (0, 1))
+    same = "as in the paper" if here == there else f"and not {there} as in the paper"
+    return [f"Tasks: the partially and fully augmented settings change {here} of the 2-way 1-shot tasks, {same}."]
+
+
+def _settings(ledger: Ledger) -> list[str]:
+    """How EMAT's scores change from the original to the augmented settings."""
+    name = ledger.tasks.name
+    first = ledger.common_tasks(["EMAT"], THREE_SETTINGS)
+    means = [ledger.mean("EMAT", need, first) for need in THREE_SETTINGS]
+    parts = []
+    for score, words in SCORES.items():
+        here = [None if mean is None else mean.scores[score] for mean in means]
+        columns = [f"{need.setting.value} {score}" for need in THREE_SETTINGS]
+        there = [published_number("table-1", f"{name} EMAT", column) for column in columns]
+        if None not in here and None not in there:
+            shown = ", ".join(f"{100 * (value or 0):.1f}" for value in here)
+            parts.append(f"{words} {shown} here and {', '.join(f'{value or 0:.1f}' for value in there)} in the paper")
+    if not parts:
+        return []
+    return [f"Settings: EMAT in the original, partially and fully augmented setting has {'; '.join(parts)}."]
+
+
+def _gain(ledger: Ledger) -> list[str]:
+    """EMAT's gain over CST*, on all data and on small objects, beside the published gain."""
+    found = []
+    for words, need, published in (
+        ("2-way 1-shot, original setting", THREE_SETTINGS[0], _published_gain),
+        ("objects below 15 % of the photo, 1-way 1-shot", SMALL, _published_small_gain),
+    ):
+        gain = gain_over(ledger, "EMAT", "CST*", need)
+        if gain is None:
+            continue
+        said = []
+        for score, name in SCORES.items():
+            there = published(ledger, score, gain.folds)
+            in_paper = "" if there is None else f", {_signed(there)} in the paper"
+            said.append(f"{name} {gain.words(score)} here{in_paper}")
+        found.append(f"EMAT against CST*, {words}{_only(ledger, gain)}: {'; '.join(said)}.")
+    return found
+
+
+def _published_gain(ledger: Ledger, score: str, folds: Sequence[int]) -> float | None:
+    """The gain of the paper's per-fold table, as the mean over some folds."""
+    table = "table-3" if ledger.tasks.name == "pascal" else "table-4"
+    gains = []
+    for fold in folds:
+        ours, theirs = (published_number(table, f"original {row}", f"{fold} {score}") for row in ("EMAT", "CST*"))
+        if ours is None or theirs is None:
+            return None
+        gains.append(ours - theirs)
+    return sum(gains) / len(gains)
+
+
+def _published_small_gain(ledger: Ledger, score: str, folds: Sequence[int]) -> float | None:
+    ours, theirs = (published_number("table-2", row, f"small {score}") for row in ("EMAT ME LD PE", "CST* 145"))
+    known = ledger.tasks.name == "pascal" and len(folds) == len(ledger.tasks.folds)
+    return None if ours is None or theirs is None or not known else ours - theirs
+
+
+def _small_objects(ledger: Ledger) -> list[str]:
+    """EMAT's gain in the three splits of small objects."""
+    other = other_model(list(ledger.methods))
+    gains = [] if other is None else [gain_over(ledger, "EMAT", other, need) for need in SIZES]
+    known = [each for each in gains if each is not None]
+    if not known or len(known) < len(gains):
+        return []
+    parts = [f"{words} {', '.join(each.words(score) for each in known)}" for score, words in SCORES.items()]
+    return [
+        f"Object size: EMAT's gain over {other} for objects of {', '.join(SMALL_SPLITS)} % of the photo"
+        f"{_only(ledger, known[0])}: {'; '.join(parts)}. In the paper (Fig. 6) it is largest for the smallest objects."
+    ]
+
+
+def _memory(costs: Costs) -> list[str]:
+    """What leaving masked tokens out saves at equal t_s."""
+    filled, left_out = (costs.get((case, TYPICAL_COVER)) for case in COST_CASES)
+    there = [published_number("table-2", row, "memory") for row in ("EMAT ME", "CST* 401")]
+    if filled is None or left_out is None or there[0] is None or there[1] is None:
+        return []
+    return [
+        f"Memory: with t_s = 401 and 101, leaving masked tokens out takes {left_out.bytes / filled.bytes:.0%} of the "
+        f"memory of filling them (mask over {TYPICAL_COVER:.0%} of the photo). In the paper it is "
+        f"{there[0] / there[1]:.0%} of all that the GPU had in use."
+    ]
+
+
+@dataclass(frozen=True)
+class Gain:
+    """How far a model's scores are above another's on the same tasks, in points, as the mean over some folds."""
+
+    folds: tuple[int, ...]
+    points: Mapping[str, float]
+    intervals: Mapping[str, tuple[float, float]]
+
+    def words(self, score: str) -> str:
+        """Return the gain and its interval."""
+        low, high = self.intervals[score]
+        return f"{_signed(self.points[score])} ({_signed(low)} to {_signed(high)})"
+
+
+def gain_over(ledger: Ledger, label: str, other: str, need: Need) -> Gain | None:
+    """Return a model's gain over another with paired 95 % intervals, on the folds and tasks that both have.
+
+    Returns:
+        The gain; None if the models have no fold in common.
+    """
+    first = ledger.common_tasks([label, other], [need])
+    measured = [{each.configuration.fold: each for each in ledger.folds(name, need, first)} for name in (label, other)]
+    folds = [fold for fold in measured[0] if fold in measured[1]]
+    if not folds:
+        return None
+    counts = [
+        [
+            [count_outcome(outcome, by_fold[fold].configuration.class_ids) for outcome in by_fold[fold].outcomes]
+            for fold in folds
+        ]
+        for by_fold in measured
+    ]
+    scores = [[compute(merge(tasks, tasks[0].class_ids)) for tasks in of_model] for of_model in counts]
+    intervals = bootstrap_difference(counts[0], counts[1])
+    points, ends = {}, {}
+    for score in SCORES:
+        pairs = zip(scores[0], scores[1], strict=True)
+        points[score] = 100 * sum(getattr(a, score) - getattr(b, score) for a, b in pairs) / len(folds)
+        interval = getattr(intervals, score)
+        ends[score] = (100 * interval.low, 100 * interval.high)
+    return Gain(tuple(folds), points, ends)
+
+
+def _only(ledger: Ledger, gain: Gain) -> str:
+    """Which folds a gain is of, if not of all."""
+    if len(gain.folds) == len(ledger.tasks.folds):
+        return ""
+    return f", fold{'s' * (len(gain.folds) > 1)} {', '.join(map(str, gain.folds))}"
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.1f}".replace("-", "−")
