@@ -3,9 +3,9 @@
 `emat.model.network` computes the same and is faster, but what it does depends on the values of its inputs, which an
 exported graph cannot express. There are two forms here:
 
-- `plain_forward` follows the paper, from tokens and masks: the full correlation, convolutions and pooling, and attention
-  over the tokens that the mask keeps (as in EMAT) or over all tokens with masked logits (as in CST). It takes weights
-  by their public names, from a network's state dict or a published checkpoint.
+- `plain_forward` follows the paper, from tokens and masks: the full correlation, convolutions and pooling, and then
+  attention over the tokens that the mask keeps (as in EMAT) or over all tokens with masked logits (as in CST). It takes
+  weights by their public names, from a network's state dict or a published checkpoint.
 - `plain_compare` starts from the encoding of a support, as a fitted segmenter holds it, and takes several queries.
 """
 
