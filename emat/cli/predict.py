@@ -169,7 +169,7 @@ def _ray_options(engine: str, address: str | None, workers: int | None, cores: i
         return RayOptions(address, workers, cores or RayOptions.cores)
     for flag, value in (("--ray-address", address), ("--ray-workers", workers), ("--ray-cores", cores)):
         if value is not None:
-            raise EmatError(f"{flag} is for --engine ray; add that, or leave {flag} away")
+            raise EmatError(f"{flag} is for --engine ray; add --engine ray, or leave {flag} out")
     return None
 
 
@@ -180,7 +180,7 @@ def _refuse_with_ray(format: str | None, given: Mapping[str, object]) -> None:
     if problems := [*(f"--format {name}" for name in together), *asked]:
         raise EmatError(
             f"--engine ray writes rows and the files of single photos, so it does not take {', '.join(problems)}; "
-            "leave that away, or predict without --engine ray"
+            "leave it out, or predict without --engine ray"
         )
 
 

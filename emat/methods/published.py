@@ -92,7 +92,7 @@ def fetch_archive(name: str, tell: Tell, sha256: str | None = None) -> list[Path
             try:
                 return import_archive(arrived, name, tell, url)
             except EmatError as error:
-                failures.append(f"{url} brought what cannot be used: {error}")
+                failures.append(f"the file from {url} cannot be used: {error}")
             finally:
                 arrived.unlink()
     raise EmatError(

@@ -62,7 +62,7 @@ def export_segmenter(segmenter: Segmenter, path: Path, size: tuple[int, int] = D
     _packages()
     check_output(path)
     if min(size) < 1:
-        raise EmatError(f"photos of {size[1]} x {size[0]} pixels have nothing in them; give a size such as 400x300")
+        raise EmatError(f"the photo size is {size[1]} x {size[0]}; both sides must be at least 1 pixel, as in 400x300")
     if segmenter.device.type != "cpu":
         raise EmatError("a segmenter is exported on the CPU; load it with device='cpu'")
     graph = SegmenterGraph(segmenter, size).eval()

@@ -4,8 +4,9 @@ It answers `POST /predict` (a photo as the body or as a form's file) with JSON o
 with a label map; `POST /examples` teaches it one more example; `GET /classes`, `/health` and `/metrics` describe it.
 Its own description is at `/openapi.json`, and as a page at `/docs`.
 
-Where it is reachable from this machine alone, no token is needed, but requests must name this machine as their host, so
-that no web page can reach the server through a name of its own. Elsewhere every request needs the token.
+A server that listens on this machine alone needs no token. It answers only requests whose host is this machine, so
+that a web page cannot reach it through a domain name that points here. A server that other machines can reach needs the
+token in every request.
 
 Requests that come together are answered together, by one thread, in the order in which they came. A single thread uses
 the network, so memory does not grow with the number of clients, and a queue of limited length refuses what could not be

@@ -281,5 +281,5 @@ def test_options_that_need_all_photos_in_one_process_are_refused_on_ray(
 ) -> None:
     assert run("predict", fitted, album, "-o", tmp_path / "rows", "--engine", "ray", *option) == 2
     flag = " ".join(map(str, option)) if option[0] == "--format" else option[0]
-    assert f"does not take {flag}; leave that away" in capsys.readouterr().err
+    assert f"does not take {flag}; leave it out" in capsys.readouterr().err
     assert not (tmp_path / "rows").exists()

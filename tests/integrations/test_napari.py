@@ -44,3 +44,23 @@ def test_napari_reads_the_manifest_and_runs_the_widget(tiny_head: Path) -> None:
     assert function == find_labels.__name__
     (widget,) = manifest.contributions.widgets
     assert widget.command == command.id
+
+
+def test_a_window_of_napari_opens_the_widget_and_its_layers_go_in_and_out(
+    tiny_head: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The window has no OpenGL, so that layers are in napari's model of a viewer and not drawn."""
+    monkeypatch.setenv("QT_QPA_PLATFORM", "offscreen")
+    napari = pytest.importorskip("napari", reason="napari is not installed; it is not part of `all`")
+    pytest.importorskip("qtpy.QtWidgets", reason="napari needs Qt for a window", exc_type=Exception)
+    window = napari.Viewer(show=False)
+    try:
+        _, widget = window.window.add_plugin_dock_widget("emat", "Find painted labels")
+        assert [part.name for part in widget][:5] == ["example", "painted", "photo", "model", "learn"]
+    finally:
+        window.close()
+    viewer = napari.components.ViewerModel()
+    example, photo = (viewer.add_image(photo_of(number), rgb=True) for number in (0, 3))
+    labels = viewer.add_labels(painted())
+    found = viewer.add_labels(find_labels(example.data, labels.data, photo.data, model=str(tiny_head)))
+    assert set(np.unique(found.data)) <= {0, 5}

@@ -150,6 +150,17 @@ def test_onnxruntime_answers_as_predict_in_any_batch(exported: tuple[Segmenter, 
     assert float(metadata["mask_threshold"]) == segmenter.thresholds.mask
 
 
+@pytest.mark.slow
+def test_the_default_head_with_its_learner_is_written(tmp_path: Path) -> None:
+    pytest.importorskip("onnx", reason="export needs the extra `export`")
+    pytest.importorskip("onnxruntime", reason="export needs the extra `export`")
+    from emat.scale.export import export_segmenter
+
+    segmenter = Segmenter.load("default", device="cpu").fit([Example(photo_of(n), SQUARE) for n in (0, 1)])
+    assert segmenter.learnt_ is not None
+    assert export_segmenter(segmenter, tmp_path / "default.onnx", (48, 64)).difference < 1e-4
+
+
 def test_the_head_alone_is_written_for_any_batch(tmp_path: Path) -> None:
     pytest.importorskip("onnx", reason="export needs the extra `export`")
     pytest.importorskip("onnxruntime", reason="export needs the extra `export`")

@@ -2,6 +2,7 @@
 
 import base64
 import io
+import json
 import os
 import signal
 import socket
@@ -11,10 +12,12 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 from PIL import Image
 
@@ -161,14 +164,19 @@ def test_requests_are_answered_in_batches_and_a_full_queue_says_so(fitted: Segme
         batcher.submit(photo_of(1))
 
 
-def test_a_server_that_is_told_to_end_finishes_what_it_began(fitted_file: Path) -> None:
+@contextmanager
+def running(fitted_file: Path, *options: str) -> Iterator[tuple["subprocess.Popen[str]", int]]:
+    """A server in a process of its own, and its port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "emat", "serve", str(fitted_file), "--port", str(port), "--device", "cpu"]
-    server = subprocess.Popen(command, env={**os.environ, "no_proxy": "127.0.0.1"}, stderr=subprocess.PIPE, text=True)
+    words = ["serve", str(fitted_file), "--port", str(port), "--device", "cpu", *options]
+    environment = {**os.environ, "no_proxy": "127.0.0.1"}
+    server = subprocess.Popen(
+        [sys.executable, "-m", "emat", *words], env=environment, stderr=subprocess.PIPE, text=True
+    )
     try:
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 300
         while time.monotonic() < deadline:
             try:
                 with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5):
@@ -176,22 +184,40 @@ def test_a_server_that_is_told_to_end_finishes_what_it_began(fitted_file: Path) 
             except OSError:
                 assert server.poll() is None
                 time.sleep(0.2)
-
-        def ask(number: int) -> int:
-            request = urllib.request.Request(f"http://127.0.0.1:{port}/predict", png(photo_of(number)), method="POST")
-            with urllib.request.urlopen(request, timeout=100) as response:
-                return int(response.status)
-
-        with ThreadPoolExecutor(6) as pool:
-            asked = [pool.submit(ask, number) for number in range(6)]
-            while _photos_begun(port) < 1:
-                time.sleep(0.01)
-            server.send_signal(signal.SIGTERM)
-            assert [one.result() for one in asked] == [200] * 6
-        assert server.wait(60) in (0, -signal.SIGTERM)
+        yield server, port
     finally:
         server.kill()
         server.communicate()
+
+
+def ask(port: int, number: int) -> dict[str, Any]:
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/predict", png(photo_of(number)), method="POST")
+    with urllib.request.urlopen(request, timeout=300) as response:
+        answer: dict[str, Any] = json.load(response)
+        return answer
+
+
+def test_a_server_that_is_told_to_end_finishes_what_it_began(fitted_file: Path) -> None:
+    with running(fitted_file) as (server, port), ThreadPoolExecutor(6) as pool:
+        asked = [pool.submit(ask, port, number) for number in range(6)]
+        while _photos_begun(port) < 1:
+            time.sleep(0.01)
+        server.send_signal(signal.SIGTERM)
+        assert all(one.result()["classes"] for one in asked)
+        assert server.wait(60) in (0, -signal.SIGTERM)
+
+
+def test_several_workers_answer_as_one_and_end_together(fitted_file: Path, fitted: Segmenter) -> None:
+    with running(fitted_file, "--workers", "2") as (server, port):
+        workers = psutil.Process(server.pid).children(recursive=True)
+        with ThreadPoolExecutor(4) as pool:
+            answers = list(pool.map(lambda number: ask(port, number), range(8)))
+        for number, answer in enumerate(answers):
+            expected = fitted.predict(photo_of(number)).scores
+            assert {one["name"]: one["score"] for one in answer["classes"]} == pytest.approx(expected, abs=1e-5)
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(60) in (0, -signal.SIGTERM)
+        assert not [one for one in workers if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
 
 
 def _photos_begun(port: int) -> int:
