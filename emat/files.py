@@ -228,14 +228,21 @@ def walk(root: Path, deepest: int | None = None) -> Iterator[tuple[Path, list[st
                 visible = sorted((each for each in found if not each.name.startswith(".")), key=lambda each: each.name)
         except OSError:
             continue
-        yield folder, [each.name for each in visible if each.is_file()]
+        yield folder, [each.name for each in visible if _is_there(each.is_file)]
         if deepest is not None and len(above) > deepest:
             continue
         around = {*above, *map(str, Path(above[-1]).parents)}  # every folder that contains this one
-        for each in reversed([each for each in visible if each.is_dir()]):
+        for each in reversed([each for each in visible if _is_there(each.is_dir)]):
             real = os.path.realpath(each.path)
             if real not in around:
                 pending.append((folder / each.name, (*above, real)))
+
+
+def _is_there(asked: Callable[[], bool]) -> bool:
+    try:
+        return asked()
+    except OSError:  # for example a link to itself
+        return False
 
 
 def file_sha256(path: Path) -> str:

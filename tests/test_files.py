@@ -144,3 +144,9 @@ def test_output_that_cannot_be_written_is_refused_at_once(tmp_path: Path) -> Non
     for path in (tmp_path / "new", tmp_path / "file" / "a.json"):
         with pytest.raises(EmatError, match="choose another file with -o"):
             check_output(path)
+
+
+def test_a_link_to_itself_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / "loop.json").symlink_to(tmp_path / "loop.json")
+    (tmp_path / "a.json").touch()
+    assert list(walk(tmp_path)) == [(tmp_path, ["a.json"])]

@@ -14,6 +14,7 @@ from emat.formats.drawing import Drawing, LabelMap
 from emat.formats.labelme import read_labelme
 from emat.formats.yolo import read_yolo, read_yolo_names
 from emat.images import PHOTO_SUFFIXES, Pixels, photo_size, read_photo
+from emat.progress import tell_once
 
 ALLOWED = "EMAT_PHOTOS"  # folders outside of a LabelMe data set whose photos may be read
 YOLO_CLASS_FILES = ("data.yaml", "dataset.yaml", "data.yml", "classes.txt")
@@ -118,6 +119,7 @@ class YoloDataset(TreeDataset):
         if file is None:
             raise EmatError(f"{root} has no class list; put a data.yaml with names or a classes.txt into it")
         self.classes = read_yolo_names(file)
+        self._tell_orphans()
 
     def mask(self, name: str) -> LabelMap:
         """Return class indices, (H, W), drawn from the outlines; all background if there is no text file."""
@@ -127,6 +129,16 @@ class YoloDataset(TreeDataset):
         """Return the path of the text file; None if there is none."""
         labels = self._labels(name)
         return labels if labels.is_file() else None
+
+    def _tell_orphans(self) -> None:
+        """Say which text files belong to no photo; EmatError if this is so for all of them, as with wrong names."""
+        labels = self._tree.files("", (".txt",), nested=True)
+        files = {self.root / path for name, path in labels.items() if "labels" in name.split("/")[:-1]}
+        orphans = sorted(files - {self._labels(name) for name in self.names})
+        if orphans and len(orphans) == len(files):
+            raise EmatError(f"no photo has outlines: {orphans[0]} and all others have no photo of their name in images")
+        if orphans:
+            tell_once(f"{len(orphans)} of {len(files)} text files have no photo and are left out, such as {orphans[0]}")
 
     def _labels(self, name: str) -> Path:
         if name not in self._photos:

@@ -95,9 +95,11 @@ def _in_order(numbered: Sequence[tuple[int, str]], path: str) -> list[str]:
 
 
 def without_repeats(names: list[str], path: str) -> list[str]:
-    """Return `names`; EmatError if there is none, or one occurs twice."""
+    """Return `names`; EmatError if there is none, or one is empty or occurs twice."""
     if not names:
         raise EmatError(f"{path} has no class name; write one on each line, the first for index 1")
+    if not all(name.strip() for name in names):
+        raise EmatError(f"{path} has a class without a name; give it one")
     if len(set(names)) != len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise EmatError(f"{path} has the class {twice!r} twice; remove one of the lines")

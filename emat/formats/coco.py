@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from emat.errors import EmatError
 from emat.files import inner_name, read_json, whole_file
 from emat.formats.class_names import VOID_NAME, number_classes
-from emat.formats.drawing import Drawing, DrawnObject, LabelMap
+from emat.formats.drawing import Drawing, DrawnObject, LabelMap, class_name, what_is_wrong
 from emat.formats.regions import Region, outline
 from emat.formats.run_lengths import Counts, counts_of_mask, counts_of_region, pack
 from emat.formats.writing import WriteOptions, Writer
@@ -48,7 +48,8 @@ def read_coco(path: Path) -> CocoInstances:
     """
     content = read_json(path)
     try:
-        categories = {number: str(c["name"]) for number, c in _by_id(content["categories"], "name", "category").items()}
+        named = _by_id(content["categories"], "name", "category")
+        categories = {number: class_name(category["name"]) for number, category in named.items()}
         photos = _by_id(content["images"], "file_name", "image")
         _refuse_same_file(photos)
         objects, boxes = _objects_by_photo(content["annotations"], categories, photos)
@@ -60,8 +61,7 @@ def read_coco(path: Path) -> CocoInstances:
         raise EmatError(f"{path}: {error}") from None
     except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise EmatError(
-            f"{path} is not COCO instance JSON: {type(error).__name__} {error}; "
-            "it needs images, annotations and categories"
+            f"{path} is not COCO instance JSON: {what_is_wrong(error)}; it needs images, annotations and categories"
         ) from None
     if boxes:
         tell_once(f"{path}: {boxes} objects have a box and no outline, and are left out")
@@ -165,7 +165,7 @@ def _by_id(items: Iterable[dict[str, Any]], called: str, what: str) -> dict[int,
     """Return the items by their ids; EmatError names both of two that share one."""
     found: dict[int, dict[str, Any]] = {}
     for item in items:
-        other = found.setdefault(int(item["id"]), item)
+        other = found.setdefault(_whole(item["id"]), item)
         if other is not item:
             raise EmatError(
                 f"{what} id {item['id']} is there twice, for {other[called]!r} and {item[called]!r}; number them anew"
@@ -176,7 +176,7 @@ def _by_id(items: Iterable[dict[str, Any]], called: str, what: str) -> dict[int,
 def _refuse_same_file(photos: Mapping[int, dict[str, Any]]) -> None:
     numbers: dict[str, int] = {}
     for number, photo in photos.items():
-        other = numbers.setdefault(str(photo["file_name"]), number)
+        other = numbers.setdefault(inner_name(str(photo["file_name"])), number)
         if other != number:
             raise EmatError(f"images {other} and {number} are the same file {photo['file_name']!r}; make them one")
 
@@ -188,7 +188,7 @@ def _objects_by_photo(
     objects: dict[int, list[DrawnObject]] = {number: [] for number in photos}
     boxes = 0
     for annotation in annotations:
-        photo, category = int(annotation["image_id"]), int(annotation["category_id"])
+        photo, category = _whole(annotation["image_id"]), _whole(annotation["category_id"])
         if photo not in photos:
             raise EmatError(f"annotation {annotation.get('id')} is for image {photo}, which is not in the file")
         if category not in categories:
@@ -197,8 +197,15 @@ def _objects_by_photo(
         if not region:
             boxes += 1
             continue
-        objects[photo].append(DrawnObject(categories[category], region, bool(annotation.get("iscrowd"))))
+        is_crowd = bool(int(annotation.get("iscrowd") or 0))  # some tools write it as text
+        objects[photo].append(DrawnObject(categories[category], region, is_crowd))
     return objects, boxes
+
+
+def _whole(number: Any) -> int:
+    if isinstance(number, float) and not number.is_integer():
+        raise ValueError(f"the id {number}")  # 1.7 must not be taken for 1
+    return int(number)
 
 
 def _crowd(index: int, counts: Counts, box: tuple[int, int, int, int], size: tuple[int, int]) -> dict[str, Any]:

@@ -125,8 +125,10 @@ class Drawing:
         if not polygons:
             return np.zeros((self.height, self.width), bool)
         coco = coco_masks()
-        mask = coco.decode(coco.merge(coco.frPyObjects(polygons, self.height, self.width)))
-        return np.asarray(mask, bool)
+        mask = np.asarray(coco.decode(coco.merge(coco.frPyObjects(polygons, self.height, self.width))), bool)
+        if not mask.any():
+            tell_first("object without pixels", f"{self.photo} has an outline that covers no pixel of it")
+        return mask
 
 
 def checked(polygon: Polygon, size: tuple[int, int]) -> list[float]:
@@ -136,8 +138,8 @@ def checked(polygon: Polygon, size: tuple[int, int]) -> list[float]:
     a single wrong number takes all memory or never ends.
 
     Raises:
-        ValueError: There is half a corner, something that is not a number, a corner far from the photo, or an outline
-            that is longer than any object's.
+        ValueError: There is half a corner, something that is not a number, a corner far from the photo, fractions in
+            place of pixels, or an outline that is longer than any object's.
     """
     numbers = np.array([float(number) for number in polygon], np.float64)
     if len(numbers) % 2:
@@ -145,6 +147,8 @@ def checked(polygon: Polygon, size: tuple[int, int]) -> list[float]:
     corners = numbers.reshape(-1, 2)  # (corners, 2) of x, y
     if not np.isfinite(corners).all():
         raise ValueError("its outline has a coordinate that is not a number")
+    if ((corners >= 0) & (corners <= 1)).all() and (corners % 1).any():
+        raise ValueError("its outline lies within one pixel; coordinates are pixels, not fractions of the photo")
     height, width = size
     far = (corners < -FURTHEST * np.array([width, height])) | (corners > (1 + FURTHEST) * np.array([width, height]))
     if far.any():
@@ -153,6 +157,25 @@ def checked(polygon: Polygon, size: tuple[int, int]) -> list[float]:
     if length > max(LONGEST, 50 * (height + width)):
         raise ValueError(f"its outline is {length:.6g} pixels long, more than any object's")
     return [float(number) for number in numbers]
+
+
+def class_name(value: object) -> str:
+    """Return the name of a class as an annotation file has it, without spaces around it.
+
+    Raises:
+        EmatError: It is not text, or empty.
+    """
+    if not isinstance(value, (str, int)) or isinstance(value, bool) or not str(value).strip():
+        raise EmatError(f"a class is named {value!r}; a name is text that is not empty")
+    return str(value).strip()
+
+
+def what_is_wrong(error: Exception) -> str:
+    """Return in words why a JSON file is not an annotation file, for an error that reading it raised."""
+    if isinstance(error, KeyError):
+        return f"{error} is missing"
+    reason = " ".join(str(error).split())[:80]
+    return f"a value is of the wrong kind ({reason or type(error).__name__})"
 
 
 def coco_masks() -> ModuleType:

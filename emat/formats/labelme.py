@@ -14,7 +14,7 @@ from PIL import Image
 from emat.errors import EmatError
 from emat.files import read_json, without_suffix, write_text
 from emat.formats.class_names import IGNORED_NAMES, VOID_NAME
-from emat.formats.drawing import Drawing, DrawnObject, LabelMap, Polygon, RunLengths
+from emat.formats.drawing import Drawing, DrawnObject, LabelMap, Polygon, RunLengths, class_name, what_is_wrong
 from emat.formats.regions import Region, outline, trace_regions
 from emat.formats.run_lengths import counts_of_mask, mask_of_region
 from emat.formats.writing import Writer
@@ -24,6 +24,7 @@ from emat.progress import tell_first
 VERSION = "5.5.0"  # the first version of LabelMe whose files have all the fields that are written here
 IGNORE, BACKGROUND = "__ignore__", "_background_"
 CIRCLE_CORNERS = 72
+ROTATED = ("rectangle", "rotation", "oriented_rectangle")  # with four corners, as tools beside LabelMe write them
 WITHOUT_AREA = ("point", "points", "line", "linestrip")
 
 
@@ -44,17 +45,15 @@ def read_labelme(path: Path) -> Drawing:
         shapes = list(content["shapes"])
         with_area = [shape for shape in shapes if shape.get("shape_type", "polygon") not in WITHOUT_AREA]
         objects = [
-            DrawnObject(
-                str(shape["label"]), _region(shape, height, width), str(shape["label"]).lower() in IGNORED_NAMES
-            )
-            for shape in with_area
+            DrawnObject(name, _region(shape, height, width), name.lower() in IGNORED_NAMES)
+            for name, shape in ((class_name(shape["label"]), shape) for shape in with_area)
         ]
         drawing = Drawing(photo, height, width, tuple(objects))
     except EmatError as error:
         raise EmatError(f"{path}: {error}") from None
     except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise EmatError(
-            f"{path} is not a LabelMe file: {type(error).__name__} {error}; "
+            f"{path} is not a LabelMe file: {what_is_wrong(error)}; "
             "it needs imagePath, imageHeight, imageWidth and shapes"
         ) from None
     if left_out := len(shapes) - len(with_area):
@@ -132,18 +131,20 @@ def _way_from(folder: Path, photo: Path) -> str:
 def _region(shape: dict[str, Any], height: int, width: int) -> list[Polygon] | RunLengths:
     kind = shape.get("shape_type", "polygon")
     points = [(float(x), float(y)) for x, y in shape["points"]]
-    if kind == "polygon":
+    if kind == "mask":
+        return _mask_region(shape["mask"], points[0], height, width)
+    if kind == "polygon" or (kind in ROTATED and len(points) == 4):
         corners = points
-    elif kind == "rectangle":
+    elif kind == "rectangle" and len(points) == 2:
         (left, top), (right, bottom) = points
         corners = [(left, top), (right, top), (right, bottom), (left, bottom)]
-    elif kind == "circle":
-        centre, edge = points
-        corners = _circle(centre, math.dist(centre, edge))
-    elif kind == "mask":
-        return _mask_region(shape["mask"], points[0], height, width)
+    elif kind == "circle" and len(points) == 2:
+        corners = _circle(points[0], math.dist(*points))
     else:
-        raise ValueError(f"unknown shape type {kind!r}")
+        raise EmatError(
+            f"a {shape['label']} is a shape of type {kind!r} with {len(points)} points, which is not read; "
+            "draw it as a polygon"
+        )
     return [[number for corner in corners for number in corner]]
 
 
@@ -157,7 +158,7 @@ def _mask_region(encoded: str, corner: tuple[float, float], height: int, width: 
     small = read_object_mask(base64.b64decode(encoded, validate=True))
     left, top = int(corner[0]), int(corner[1])
     if left < 0 or top < 0 or top + small.shape[0] > height or left + small.shape[1] > width:
-        raise ValueError("a mask extends beyond the photo")
+        raise EmatError("a mask extends beyond the photo; correct it or leave it out")
     whole = np.zeros((height, width), bool)
     whole[top : top + small.shape[0], left : left + small.shape[1]] = small
     return {"size": [height, width], "counts": counts_of_mask(whole).tolist()}

@@ -35,7 +35,7 @@ def read_yolo(path: Path, photo: str, size: tuple[int, int], classes: Sequence[s
     height, width = size
     named = [name for name in classes if name != VOID_NAME]
     try:
-        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        lines = path.read_text(encoding="utf-8-sig").splitlines() if path.exists() else []
     except (OSError, UnicodeDecodeError) as error:
         raise EmatError(f"{path} cannot be read as text ({error}); export it again") from None
     objects = [

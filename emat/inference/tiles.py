@@ -175,6 +175,7 @@ def predict_slide(segmenter: Segmenter, slide: Slide, tiles: Tiles, answer: Slid
             for number, (name, score) in enumerate(found.scores.items(), start=1):
                 answer.scores[name] = max(answer.scores.get(name, 0.0), score)
                 answer.pixels[name] = answer.pixels.get(name, 0) + int(np.count_nonzero(part == number))
+            del found, inner  # so that two windows are never in memory at a time
         yield band
 
 

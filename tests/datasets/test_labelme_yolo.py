@@ -92,3 +92,23 @@ def test_a_name_that_no_file_can_have_is_a_missing_photo(build: Build) -> None:
         (root / "a.json").write_text(json.dumps({**content, "imagePath": name}))
         with pytest.raises(EmatError, match="does not exist"):
             LabelMeDataset(root).image("a")
+
+
+def test_labels_without_a_photo_are_said_and_never_all_ignored(build: Build, caplog: pytest.LogCaptureFixture) -> None:
+    root = build("yolo")
+    labels = sorted((root / "labels").rglob("*.txt"))
+    labels[0].with_name("other.txt").write_text("0 0 0 1 0 1 1\n")
+    YoloDataset(root)
+    assert "text files have no photo and are left out, such as" in caplog.text
+    for number, path in enumerate(labels):
+        path.rename(path.with_name(f"renamed{number}.txt"))
+    with pytest.raises(EmatError, match="no photo has outlines"):
+        YoloDataset(root)
+
+
+def test_a_label_file_may_begin_with_a_byte_order_mark(build: Build) -> None:
+    root = build("yolo")
+    for path in (root / "labels").rglob("*.txt"):
+        path.write_text(path.read_text(), encoding="utf-8-sig")
+    dataset = YoloDataset(root)
+    assert any(dataset.mask(name).any() for name in dataset.names)

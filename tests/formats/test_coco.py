@@ -60,7 +60,7 @@ def test_two_categories_of_one_name_are_one_class(tmp_path: Path) -> None:
     ("change", "complaint"),
     [
         ({"images": None}, "not COCO instance JSON"),
-        ({"categories": [{"id": 1}]}, "KeyError 'name'"),
+        ({"categories": [{"id": 1}]}, "'name' is missing"),
         ({"annotations": [{"id": 7, "image_id": 6, "category_id": 9}]}, "annotation 7 is for image 6"),
         ({"annotations": [{"id": 7, "image_id": 5, "category_id": 99}]}, "annotation 7 has category 99"),
         ({"images": [{"id": 5, "file_name": "../../x.jpg", "height": 4, "width": 4}]}, "leads out of the photo folder"),
@@ -166,3 +166,40 @@ def test_an_outline_with_half_a_corner_is_refused_and_not_cut(tmp_path: Path) ->
     instances = read_coco(write(tmp_path / "c.json", value))
     with pytest.raises(EmatError, match=r"a\.jpg has a dog that cannot be drawn: its outline has 9 numbers"):
         instances.drawings["a.jpg"].label_map(instances.classes)
+
+
+@pytest.mark.parametrize("other", ["./a.jpg", "a.jpg"])
+def test_one_photo_under_two_spellings_is_refused_and_keeps_its_objects(tmp_path: Path, other: str) -> None:
+    value = content()
+    value["images"].append(photo(6, other))
+    with pytest.raises(EmatError, match="images 5 and 6 are the same file"):
+        read_coco(write(tmp_path / "c.json", value))
+
+
+@pytest.mark.parametrize("crowd", ["0", 0, None, False])
+def test_no_crowd_is_no_crowd_also_as_text(tmp_path: Path, crowd: object) -> None:
+    value = content()
+    value["annotations"][0]["iscrowd"] = crowd
+    instances = read_coco(write(tmp_path / "c.json", value))
+    assert instances.drawings["a.jpg"].label_map(instances.classes).max() == 2
+
+
+@pytest.mark.parametrize(
+    ("part", "field", "wrong", "complaint"),
+    [
+        ("categories", "name", "", "a class is named ''; a name is text"),
+        ("categories", "name", None, "a class is named None"),
+        ("categories", "id", 9.5, r"a value is of the wrong kind \(the id 9.5\)"),
+        ("annotations", "category_id", 2.5, r"a value is of the wrong kind \(the id 2.5\)"),
+    ],
+)
+def test_a_field_of_the_wrong_kind_is_named(
+    tmp_path: Path, part: str, field: str, wrong: object, complaint: str
+) -> None:
+    value = content()
+    value[part][0][field] = wrong
+    with pytest.raises(EmatError, match=complaint):
+        read_coco(write(tmp_path / "c.json", value))
+    del value[part][0][field]
+    with pytest.raises(EmatError, match=f"'{field}' is missing"):
+        read_coco(write(tmp_path / "c.json", value))

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from pycocotools import mask as coco
 
+from emat import progress
 from emat.errors import EmatError
 from emat.formats.drawing import Drawing, DrawnObject
 from emat.images import VOID
@@ -119,3 +120,18 @@ def test_an_outline_of_half_a_corner_or_of_no_end_is_refused() -> None:
         drawing.filled(DrawnObject("cat", [to_and_fro]))
     with pytest.raises(EmatError, match="cannot be drawn"):
         drawing.filled(DrawnObject("cat", [[0, 0, 10**400, 0, 5, 5]]))
+
+
+def test_an_outline_that_covers_no_pixel_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    progress._said.cache_clear()
+    outside = Drawing("a.jpg", HEIGHT, WIDTH, (DrawnObject("cat", [[20, 20, 25, 20, 25, 25]]),))
+    assert not outside.label_map(["cat"]).any()
+    assert "a.jpg has an outline that covers no pixel of it" in caplog.text
+
+
+def test_fractions_in_place_of_pixels_are_refused() -> None:
+    fractions = Drawing("a.jpg", HEIGHT, WIDTH, (DrawnObject("cat", [[0.1, 0.1, 0.9, 0.1, 0.9, 0.9]]),))
+    with pytest.raises(EmatError, match="coordinates are pixels, not fractions of the photo"):
+        fractions.label_map(["cat"])
+    corner = Drawing("a.jpg", HEIGHT, WIDTH, (DrawnObject("cat", [[0, 0, 1, 0, 1, 1, 0, 1]]),))
+    assert corner.label_map(["cat"]).sum() == 1

@@ -82,7 +82,7 @@ def test_other_files_are_refused(tmp_path: Path, text: str) -> None:
 
 def test_an_unknown_shape_is_named(tmp_path: Path) -> None:
     shape = {"label": "cat", "shape_type": "spiral", "points": [[1, 1]]}
-    with pytest.raises(EmatError, match="unknown shape type 'spiral'"):
+    with pytest.raises(EmatError, match="a shape of type 'spiral' with 1 points"):
         read_labelme(write(tmp_path / "a.json", shape))
 
 
@@ -180,3 +180,27 @@ def test_points_and_lines_are_left_out_and_that_is_said(tmp_path: Path, caplog: 
     read_labelme(write(tmp_path / "b.json", *shapes))
     assert caplog.text.count("enclose no area") == 1
     assert "a.json has 2 points or lines" in caplog.text
+
+
+@pytest.mark.parametrize("kind", ["rectangle", "rotation", "oriented_rectangle"])
+def test_a_rectangle_of_four_corners_is_its_outline(tmp_path: Path, kind: str) -> None:
+    corners = [[15, 2], [23, 10], [15, 18], [7, 10]]
+    turned = painted(write(tmp_path / "a.json", {"label": "cat", "shape_type": kind, "points": corners}))
+    outlined = painted(write(tmp_path / "b.json", {"label": "cat", "points": corners}))
+    assert np.array_equal(turned, outlined)
+
+
+@pytest.mark.parametrize(("kind", "count"), [("ellipse", 2), ("rectangle", 3), ("circle", 1), (None, 3)])
+def test_a_shape_that_is_not_read_is_said(tmp_path: Path, kind: str | None, count: int) -> None:
+    shape = {"label": "cat", "shape_type": kind, "points": [[3, 3], [9, 3], [9, 9]][:count]}
+    with pytest.raises(EmatError, match=f"a cat is a shape of type {kind!r} with {count} points, which is not read"):
+        read_labelme(write(tmp_path / "a.json", shape))
+
+
+def test_labels_are_text_without_spaces_around_them(tmp_path: Path) -> None:
+    corners = [[1, 1], [9, 1], [9, 9]]
+    drawing = read_labelme(write(tmp_path / "a.json", {"label": " cat ", "points": corners}))
+    assert [drawn.class_name for drawn in drawing.objects] == ["cat"]
+    for label in ("", " ", None, []):
+        with pytest.raises(EmatError, match="a name is text that is not empty"):
+            read_labelme(write(tmp_path / "a.json", {"label": label, "points": corners}))
