@@ -69,16 +69,17 @@ class _ByHeads(NamedTuple):
 
 def _by_heads(q: Tensor, k: Tensor, v: Tensor) -> _ByHeads:
     """Split (H, n, t_d) and twice (H, n, t) by attention head."""
-    q, k = LOG2_E * _by_head(q), _centred(_by_head(k))
-    return _ByHeads(q, k, _by_head(v), shift=not _within_range(q, k))
+    scaled_q, centred_k = LOG2_E * _by_head(q), _centred(_by_head(k))
+    return _ByHeads(scaled_q, centred_k, _by_head(v), shift=not _within_range(scaled_q, centred_k))
 
 
 def _attended(inputs: _ByHeads) -> Tensor:
     """Return the attended values (n, heads, e, t_d)."""
     q, k, v, shift = inputs
-    v = torch.cat([v, v.new_ones(*v.shape[:2], 1, v.shape[3])], dim=2)
+    v_and_ones = torch.cat([v, v.new_ones(*v.shape[:2], 1, v.shape[3])], dim=2)
+    pieces = _pieces(q, k, v_and_ones)
     # The row of ones gives the softmax's denominator: (n, heads, e + 1, t_d).
-    summed = _joined([v @ _exponentials(q, k, shift=shift) for q, k, v in _pieces(q, k, v)])
+    summed = _joined([rows @ _exponentials(piece_q, piece_k, shift=shift) for piece_q, piece_k, rows in pieces])
     return summed[:, :, :-1] / summed[:, :, -1:]
 
 
@@ -289,8 +290,8 @@ def _piece_backward(
     where the sum equals the inner product of out and d_out over the features e.
     """
     exponentials = _exponentials(q, k, shift=shift)  # (n, heads, t, t_d)
-    d_out = d_out / exponentials.sum(dim=2, keepdim=True)  # so that exponentials stand for w in all lines below
-    d_v = d_out @ exponentials.transpose(2, 3)
-    inner = (out * d_out).sum(dim=2, keepdim=True)  # (n, heads, 1, t_d)
-    d_logits = (v.transpose(2, 3) @ d_out).sub_(inner).mul_(exponentials)  # (n, heads, t, t_d)
+    divided = d_out / exponentials.sum(dim=2, keepdim=True)  # with it in place of d_out, exponentials can stand for w
+    d_v = divided @ exponentials.transpose(2, 3)
+    inner = (out * divided).sum(dim=2, keepdim=True)  # (n, heads, 1, t_d)
+    d_logits = (v.transpose(2, 3) @ divided).sub_(inner).mul_(exponentials)  # (n, heads, t, t_d)
     return k @ d_logits, q @ d_logits.transpose(2, 3), d_v
