@@ -48,10 +48,14 @@ def command(
     learn: Annotated[
         bool, typer.Option("--learn/--no-learn", help="Also train a pixel classifier on the examples.")
     ] = True,
+    sparse: Annotated[
+        bool, typer.Option(help="With --mask: only painted pixels are known; CLASS may be background.")
+    ] = False,
     size: Annotated[
         str | None,
         typer.Option(
-            help="Learn from photos of at most this many pixels a side. auto chooses by the forecast. Default: 400."
+            help="Learn from photos of at most this many pixels a side. auto chooses by the forecast. Default: 400, and "
+            "more if masks are thin."
         ),
     ] = None,
     stretch: StretchOption = None,
@@ -73,7 +77,9 @@ def command(
     def fitted(side: int | None) -> Segmenter:
         loaded = Segmenter.load(model, backbone=backbone, device=device, learn=choice, size=side, reading=reading)
         if mask or _is_photo(examples):
-            return loaded.fit(_single(examples, mask))
+            return loaded.fit(_single(examples, mask, sparse))
+        if sparse:
+            raise EmatError("--sparse is for a single photo with --mask; give more of them as Example in Python")
         return loaded.fit(_from_dataset(examples, classes, shots, learn, reading))
 
     segmenter, said = best_size(fitted) if size == "auto" and learn else (fitted(_side(size)), None)
@@ -90,6 +96,8 @@ def command(
     _show(out, counts, forecast)
     if said:
         typer.echo(said)
+    if size == "auto" and (helps := segmenter.tiles_help()) is not None:
+        typer.echo("Tiles help: predict with --tiles auto." if helps else "Tiles do not help.")
 
 
 def _is_photo(path: Path) -> bool:
@@ -105,7 +113,7 @@ def _side(text: str | None) -> int | None:
     return int(text)
 
 
-def _single(photo: Path, masks: list[str] | None) -> Iterator[Example]:
+def _single(photo: Path, masks: list[str] | None, sparse: bool) -> Iterator[Example]:
     if not masks:
         raise EmatError(f"{photo} is a single photo; say what it shows, as in --mask cat=cat_mask.png")
     given: dict[str, str | tuple[float, ...]] = {}
@@ -116,7 +124,7 @@ def _single(photo: Path, masks: list[str] | None) -> Iterator[Example]:
         if name in given:
             raise EmatError(f"--mask gives {name} twice; draw both into one mask, or give a data set")
         given[name] = _as_box(value) or value
-    yield Example(photo, given)
+    yield Example(photo, given, sparse=sparse)
 
 
 def _as_box(text: str) -> tuple[float, ...] | None:

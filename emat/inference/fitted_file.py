@@ -138,6 +138,14 @@ def on_device(device: torch.device, example: FittedExample) -> FittedExample:
 
 
 @dataclass(frozen=True)
+class FittedHow:
+    """How a segmenter reads and learns from photos."""
+
+    stretch: Stretch = field(default_factory=Stretch)  # of photos of more than 8 bits
+    fits_size: bool = False  # whether the examples choose the size that is learnt from
+
+
+@dataclass(frozen=True)
 class Fitted:
     """What a file holds."""
 
@@ -146,6 +154,7 @@ class Fitted:
     learnt: Learnt | None = None  # None in files of segmenters that do not learn
     learns: bool = False
     stretch: Stretch = field(default_factory=Stretch)
+    fits_size: bool = False
 
 
 def is_fitted(path: Path) -> bool:
@@ -162,7 +171,7 @@ def write_fitted(
     examples: Sequence[FittedExample],
     thumbnails: bool,
     learnt: Learnt | None = None,
-    stretch: Stretch | None = None,
+    how: FittedHow | None = None,
 ) -> None:
     """Write a fitted segmenter, whole or not at all.
 
@@ -172,7 +181,7 @@ def write_fitted(
         examples: The examples it was fitted with.
         thumbnails: Whether to keep small pictures of the examples, and what can be learnt from again.
         learnt: What the examples taught; None if the segmenter does not learn.
-        stretch: How photos of more than 8 bits were read.
+        how: How photos are read and learnt from.
 
     Raises:
         EmatError: If the file cannot be written, or the method's encodings cannot be stored.
@@ -193,9 +202,11 @@ def write_fitted(
             tensors.update(_working_tensors(index, example.working))
             listed[-1]["working"] = {"classes": list(example.working.masks), "sparse": example.working.sparse}
     metadata = {"format": FORMAT, "version": str(VERSION), "examples": json.dumps(listed), **head.metadata()}
-    metadata["stretch"] = str(stretch or Stretch())
+    how = how or FittedHow()
+    metadata["stretch"] = str(how.stretch)
     if learnt is not None:
         metadata["learn"] = "yes"
+        metadata["size"] = "fitted" if how.fits_size else "given"
         tensors.update({f"{LEARNT}{name}": value.contiguous() for name, value in pack(learnt).items()})
     write_tensors(path, tensors, metadata)
 
@@ -236,7 +247,8 @@ def read_fitted(path: Path) -> Fitted:
         stretch = Stretch.read(metadata.get("stretch", "percentile"))
     except EmatError:
         raise EmatError(f"{path} is damaged (a stretch of {metadata['stretch'][:40]!r}); fit it again") from None
-    return Fitted(head_from(weights, metadata, path), examples, learnt, metadata.get("learn") == "yes", stretch)
+    learns, fits_size = metadata.get("learn") == "yes", metadata.get("size") == "fitted"
+    return Fitted(head_from(weights, metadata, path), examples, learnt, learns, stretch, fits_size)
 
 
 def _example(
@@ -274,7 +286,7 @@ def _working(entry: Mapping[str, Any], start: str, tensors: Mapping[str, Tensor]
     return WorkingPhoto(tensors[start].numpy(), masks, tensors[f"{start}.other"].numpy(), bool(entry["sparse"]))
 
 
-# What a file says is checked when it is loaded: it may be damaged, or made by somebody who means harm.
+# What a file says is checked when it is loaded: it may be damaged, or made to do harm.
 
 
 def check_entry(entry: Any) -> None:

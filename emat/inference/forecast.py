@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from emat.images import VOID, Pixels
 from emat.inference.known_examples import FittedExample, KnownExamples
 from emat.inference.prediction import Prediction, refined
+from emat.inference.tiles import WHOLE
 from emat.methods.leave_out import Learnt
-from emat.methods.pixel_features import WORKING_SIDE
 from emat.refine.refiner import examples_suit, shared_mobilesam
 
 if TYPE_CHECKING:  # the segmenter takes its forecast from here
@@ -37,7 +37,7 @@ USUAL_WEIGHT = 2  # which counts like so many examples
 GROWTH = 0.15  # IoU by which one expects more, for every time that there are e times as many examples
 
 TIMES = 2  # the larger size, in multiples of the usual one; it takes about four times as long
-WORTH_IT = 0.02  # IoU that the larger size must be better by
+WORTH_IT = 0.02  # IoU that a larger size or tiles must be better by
 
 MOST_LEFT_OUT = 3  # examples of a class: each takes about as long as learning from the others and one refinement
 
@@ -127,27 +127,27 @@ def _least(reached: Mapping[int, float]) -> tuple[int | None, float | None]:
 # Whether a larger working size helps
 
 
-def best_size(fitted: Callable[[int], Segmenter]) -> tuple[Segmenter, str | None]:
-    """Fit at the usual size and at twice that, and keep what promises better masks.
+def best_size(fitted: Callable[[int | None], Segmenter]) -> tuple[Segmenter, str | None]:
+    """Fit at the size that the examples choose and at twice that, and keep what promises better masks.
 
     At the larger size, examples and new photos are both seen closer, so that their scales match.
 
     Args:
-        fitted: Returns a segmenter that was fitted with the examples at a working size.
+        fitted: Returns a segmenter that was fitted with the examples at a working size; None for their own.
 
     Returns:
         The segmenter, and a sentence that says what was found; None if the photos are too small to tell, or too few.
     """
-    usual = fitted(WORKING_SIDE)
-    before = _expected(usual)
+    usual = fitted(None)
+    before, side = _expected(usual), usual.working_side
     seen = [max(example.working.photo.shape) for example in usual.examples_ if example.working is not None]
-    if before is None or max(seen, default=0) < WORKING_SIDE:
+    if before is None or max(seen, default=0) <= side:
         return usual, None
-    larger = fitted(TIMES * WORKING_SIDE)
+    larger = fitted(TIMES * side)
     after = _expected(larger)
     if after is None:
         return usual, None
-    found = f"IoU {before:.2f} is expected at {WORKING_SIDE} pixels and {after:.2f} at {TIMES * WORKING_SIDE}"
+    found = f"IoU {before:.2f} is expected at {side} pixels and {after:.2f} at {TIMES * side}"
     if after < before + WORTH_IT:
         return usual, f"A larger size does not help: {found}."
     return larger, f"The larger size helps: {found}. Predictions take longer."
@@ -188,22 +188,58 @@ def gain_of(known: KnownExamples, name: str, predict: Callable[[Pixels, KnownExa
 
     0 if nothing can be said: there are fewer than two examples, their photos were not kept, or there are no weights.
     """
-    shown = [one for one in known.examples if name in one.encodings and _is_whole(one)]
+    shown = _whole(known, name)
     if len(shown) < 2 or shared_mobilesam("auto") is None:
         return 0.0
     gains = []
-    for example in shown[:MOST_LEFT_OUT]:
-        others = KnownExamples(tuple(other for other in known.examples if other is not example))
-        assert example.working is not None
-        before = predict(example.working.photo, others)
+    for example, photo, labels in shown[:MOST_LEFT_OUT]:
+        before = predict(photo, _without(known, example))
         after = refined(before, "auto", lambda other: other == name)
-        labels = example.working.masks[name]
         gains.append(_iou(after.mask(name), labels) - _iou(before.mask(name), labels))
     return float(np.mean(gains))
 
 
-def _is_whole(example: FittedExample) -> bool:
-    return example.working is not None and not example.working.sparse
+# Whether tiles help
+
+
+def tiles_help(
+    known: KnownExamples,
+    grid: tuple[int, int],
+    predict: Callable[[Pixels, KnownExamples, None, tuple[int, int]], Prediction],
+) -> bool:
+    """Return whether "auto" cuts photos into tiles; it is found out once for the same examples and tiles.
+
+    Examples are left out in turn and predicted from the others, whole and in tiles. Where nothing can be left out, the
+    photo's size alone has decided, and tiles are cut.
+
+    Args:
+        known: The examples.
+        grid: The rows and columns of tiles.
+        predict: Predicts a photo from other examples in rows and columns of tiles, without refinement.
+    """
+    if grid not in known.tiled:
+        gains = []
+        for name in known.classes:
+            shown = _whole(known, name)
+            for example, photo, labels in shown[:MOST_LEFT_OUT] if len(shown) > 1 else ():
+                others = _without(known, example)
+                whole, tiled = (predict(photo, others, None, each).mask(name) for each in (WHOLE, grid))
+                gains.append(_iou(tiled, labels) - _iou(whole, labels))
+        known.tiled[grid] = not gains or float(np.mean(gains)) >= WORTH_IT
+    return known.tiled[grid]
+
+
+def _whole(known: KnownExamples, name: str) -> list[tuple[FittedExample, Pixels, NDArray[np.uint8]]]:
+    """The examples whose whole mask of a class was kept, with their photos and what is known of the class."""
+    return [
+        (one, one.working.photo, one.working.masks[name])
+        for one in known.examples
+        if name in one.encodings and one.working is not None and not one.working.sparse
+    ]
+
+
+def _without(known: KnownExamples, example: FittedExample) -> KnownExamples:
+    return KnownExamples(tuple(other for other in known.examples if other is not example))
 
 
 def _iou(mask: NDArray[np.bool_], labels: NDArray[np.uint8]) -> float:

@@ -14,14 +14,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from emat.errors import EmatError
-from emat.images import Pixels, resize_mask, resize_photo
+from emat.images import VOID, Pixels, resize_mask, resize_photo
 from emat.inference.example import Example, MaskedPhoto
+from emat.inference.tiles import cut
 from emat.methods.base import Features, LabelledFeatures, Method
-from emat.methods.pixel_features import working_size
+from emat.methods.pixel_features import side_for, working_size
 from emat.methods.with_learner import LearningMethod
 
 MOST_CLASSES = 254  # what a label map of bytes holds beside background and void
 THUMBNAIL_SIDE = 160  # pixels
+KEPT_TIMES = 2  # an example is kept at so many times the size that is learnt from, so that tiles of it are sharp
 
 FeaturesOf: TypeAlias = Callable[[Pixels], Features]  # from a photo (H, W, 3)
 
@@ -36,7 +38,7 @@ class Thumbnail:
 
 @dataclass(frozen=True)
 class WorkingPhoto:
-    """An example at the size that a method learns from, with what is known of its pixels."""
+    """What is kept of an example to learn from it again: a small copy, with what is known of its pixels."""
 
     photo: Pixels  # (h, w, 3)
     masks: Mapping[str, NDArray[np.uint8]]  # (h, w) for each class it names: 1 = the class, 0 = not, 255 = unknown
@@ -86,7 +88,7 @@ def thumbnail(shown: MaskedPhoto) -> Thumbnail:
 
 
 def working_photo(shown: MaskedPhoto, side: int) -> WorkingPhoto:
-    """Bring an example to the size that is learnt from. What is kept is then the same however large the photo was."""
+    """Shrink an example to a longest side of `side` pixels, if it is larger."""
     height, width = shown.photo.shape[:2]
     size = working_size((height, width), side) if max(height, width) > side else (height, width)
     masks, other = shown.known()
@@ -108,6 +110,17 @@ def _shrunk(mask: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]
     return small
 
 
+def _best_tile(working: WorkingPhoto, name: str, grid: tuple[int, int], head: Method) -> Any:
+    """The support encoding of the tile that shows the most of a class."""
+    mask = working.masks[name]
+    tiles = cut((mask.shape[0], mask.shape[1]), grid)
+    best = max(tiles, key=lambda tile: int((mask[tile.area] == 1).sum()))
+    known = torch.from_numpy(mask[best.area])
+    signed = (known == 1).float() - (known == VOID).float() * head.takes_undecided
+    device = next(head.parameters()).device
+    return head.encode_support(head.photo_features(working.photo[best.area]), signed.to(device))
+
+
 @dataclass
 class KnownExamples:
     """The examples of a segmenter, and what they teach once that was needed.
@@ -119,6 +132,8 @@ class KnownExamples:
     examples: tuple[FittedExample, ...]
     learnt: Any | None = None
     refined: dict[str, bool] = field(default_factory=dict)  # whether "auto" refines a class, once that was needed
+    tiled: dict[tuple[int, int], bool] = field(default_factory=dict)  # whether "auto" cuts photos so, likewise
+    close: dict[tuple[str, tuple[int, int]], list[Any]] = field(default_factory=dict, repr=False)
     learning: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     @property
@@ -129,6 +144,34 @@ class KnownExamples:
     def shots(self, name: str) -> list[Any]:
         """Return the support encodings of a class."""
         return [example.encodings[name] for example in self.examples if name in example.encodings]
+
+    def closer(self, name: str, grid: tuple[int, int], head: Method) -> list[Any]:
+        """Return the support encodings of a class as tiles show it, computed once for the same number of tiles.
+
+        Of each example it is the tile that shows the most of the class. A sparse example, whose mask is not known, and
+        one whose photo was not kept count as a whole.
+
+        Args:
+            name: The class.
+            grid: The rows and columns of tiles.
+            head: The method that encodes them, without its learner.
+        """
+        if (name, grid) not in self.close:
+            self.close[name, grid] = [
+                example.encodings[name]
+                if example.working is None or example.working.sparse
+                else _best_tile(example.working, name, grid, head)
+                for example in self.examples
+                if name in example.encodings
+            ]
+        return self.close[name, grid]
+
+    def working_side(self) -> int:
+        """The longest side, in pixels, at which these examples are learnt from (`side_for`)."""
+        if self.learnt is not None:
+            return int(self.learnt.working_side)
+        whole = [one.working for one in self.examples if one.working is not None and not one.working.sparse]
+        return side_for([[one.masks[name] == 1 for one in whole if name in one.masks] for name in self.classes])
 
     def index(self, example: Example | int) -> int:
         """Return the index of an example, which is given by itself or by its index.

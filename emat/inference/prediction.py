@@ -215,7 +215,7 @@ def refined(prediction: Prediction, refine: Refinement | None, suited: Callable[
     answer = refine_maps(prediction.photo, present, prediction.thresholds.mask, refine, shared_mobilesam(refine))
     maps = {**prediction.maps, **answer.maps}
     drawn = {name: maps[name] for name in maps if name in likely}
-    if answer.objects:  # whole objects now compete, so what a class keeps of a region that it lost is no object
+    if answer.objects:  # whole objects now compete, so what a class keeps of a region that it lost is not an object
         maps.update(_without_remnants(drawn, prediction.thresholds.mask))
     else:  # edges of the photo tell an object from its surroundings, not one class from another
         maps.update(_same_winners(drawn, prediction))

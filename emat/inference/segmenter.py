@@ -3,30 +3,38 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from emat.errors import EmatError
 from emat.features import FeatureCache
 from emat.images import Pixels, Reading, Source, read_photo
 from emat.inference.example import Example
-from emat.inference.fitted_file import check_backbone, is_fitted, moved_to, on_device, read_fitted, write_fitted
-from emat.inference.forecast import Forecast, forecasts, suits_refinement
-from emat.inference.known_examples import FittedExample, KnownExamples, thumbnail, working_photo
+from emat.inference.fitted_file import (
+    FittedHow,
+    check_backbone,
+    is_fitted,
+    moved_to,
+    on_device,
+    read_fitted,
+    write_fitted,
+)
+from emat.inference.forecast import Forecast, forecasts, suits_refinement, tiles_help
+from emat.inference.known_examples import KEPT_TIMES, FittedExample, KnownExamples, thumbnail, working_photo
 from emat.inference.photos import READ_AHEAD, ReadPhoto, read_ahead
 from emat.inference.prediction import Prediction, Thresholds, refined
-from emat.inference.tiles import Tiles, check_tiles, detail_size, views
-from emat.methods.base import Decision, Features, Method, TaskEvidence
+from emat.inference.predictor import Predictor
+from emat.inference.tiles import WHOLE, Tiles, check_tiles, tile_grid
+from emat.methods.base import Features, Method
 from emat.methods.leave_out import Learnt
 from emat.methods.pixel_features import LARGEST_SIDE, SMALLEST_SIDE, WORKING_SIDE
 from emat.methods.trained_head import find_head, head_of, is_training_free, load_head
-from emat.methods.with_learner import LearningMethod, LearntEvidence, can_learn, unwrapped
+from emat.methods.with_learner import LearningMethod, can_learn, unwrapped
 from emat.refine.refiner import Refinement, check_refinement
 
 
@@ -75,6 +83,7 @@ class Segmenter:
         self.cache = cache
         self.refine = refine
         self.reading = reading or Reading()
+        self.fits_size = False  # whether the examples choose the size at which the pixel classifier sees photos
         self._known = KnownExamples(())
         self._changing = threading.Lock()
 
@@ -103,8 +112,8 @@ class Segmenter:
             refine: How masks are refined: None, "auto", "mobilesam" or "guided".
             learn: Whether to train a pixel classifier on the examples beside the head. By default a new segmenter
                 does, and a fitted one as it did when it was saved.
-            size: The longest side, in pixels, at which the pixel classifier sees photos, 400 by default; larger for
-                fine detail in large photos. A fitted segmenter keeps the one it was fitted with.
+            size: The longest side, in pixels, at which the pixel classifier sees photos. By default the examples
+                choose it: 400, or up to 800 where their masks are thin. A fitted segmenter keeps its own.
             reading: How photos are read. By default a fitted segmenter stretches photos of more than 8 bits as it did
                 when it was fitted.
 
@@ -118,7 +127,9 @@ class Segmenter:
                 raise EmatError(f"the working size is {SMALLEST_SIDE} to {LARGEST_SIDE} pixels, not {size}")
             if learn is not False and (learn or can_learn(method)):
                 method = LearningMethod(method, head.thresholds, size or WORKING_SIDE)
-            return cls(method, head.thresholds, tiles, refine=refine, reading=reading)
+            segmenter = cls(method, head.thresholds, tiles, refine=refine, reading=reading)
+            segmenter.fits_size = size is None
+            return segmenter
         fitted = read_fitted(find_head(source))
         method = fitted.head.build(device)
         encodings = (each for example in fitted.examples for each in example.encodings.values())
@@ -132,6 +143,7 @@ class Segmenter:
         learnt = None if fitted.learnt is None else moved_to(segmenter.device, fitted.learnt)
         examples = tuple(on_device(segmenter.device, example) for example in fitted.examples)
         segmenter._known = KnownExamples(examples, learnt if method.learns else None)
+        segmenter.fits_size = fitted.fits_size
         return segmenter
 
     def save(self, path: str | Path, *, thumbnails: bool = True) -> None:
@@ -146,14 +158,15 @@ class Segmenter:
             EmatError: If nothing was fitted, or the file cannot be written.
         """
         known = self._fitted()
-        learnt = known.learn(self.method, self._features)
+        learnt = self._learnt(known)
         head = head_of(unwrapped(self.method), self.thresholds)
-        write_fitted(Path(path), head, known.examples, thumbnails, learnt, self.reading.stretch)
+        how = FittedHow(self.reading.stretch, self.fits_size)
+        write_fitted(Path(path), head, known.examples, thumbnails, learnt, how)
 
     def copy(self) -> Segmenter:
         """Return another segmenter with the same examples; both share the network but not later examples."""
         other = Segmenter(self.method, self.thresholds, self.tiles, self.cache, self.refine, self.reading)
-        other._known = self._known
+        other._known, other.fits_size = self._known, self.fits_size
         return other
 
     @property
@@ -169,13 +182,13 @@ class Segmenter:
     @property
     def learnt_(self) -> Any | None:
         """What the examples taught the method; None if the segmenter does not learn."""
-        return self._fitted().learn(self.method, self._features)
+        return self._learnt(self._fitted())
 
     @property
     def forecast_(self) -> dict[str, Forecast]:
         """What to expect of each class on new photos; empty if the segmenter does not learn."""
         known = self._fitted()
-        learnt = known.learn(self.method, self._features)
+        learnt = self._learnt(known)
         if learnt is None:
             return {}
         shown = [(example.name, example.classes) for example in known.examples]
@@ -184,7 +197,8 @@ class Segmenter:
     @property
     def working_side(self) -> int:
         """The longest side, in pixels, at which the pixel classifier sees photos."""
-        return self.method.working_side if isinstance(self.method, LearningMethod) else WORKING_SIDE
+        method = self._predictor(self._known).method
+        return method.working_side if isinstance(method, LearningMethod) else WORKING_SIDE
 
     @property
     def device(self) -> torch.device:
@@ -203,7 +217,7 @@ class Segmenter:
         if not known.examples:
             raise EmatError("there is nothing to fit: give at least one Example(photo, {class: mask})")
         known.check_shown()
-        known.learn(self.method, self._features)
+        self._learnt(known)
         with self._changing:
             self._known = known
         return self
@@ -222,6 +236,20 @@ class Segmenter:
             examples = self._known.examples
             self._known = KnownExamples(examples[:index] + examples[index + 1 :])
         return self
+
+    def tiles_help(self) -> bool | None:
+        """Whether tiles help with photos as large as the examples, found by leaving these out in turn.
+
+        Returns:
+            None if that cannot be told: the examples are too few or too small, or the segmenter does not learn.
+        """
+        known = self._fitted()
+        learnt = self._learnt(known)
+        kept = [one.working.photo.shape for one in known.examples if one.working is not None]
+        grid = tile_grid(max(((h, w) for h, w, _ in kept), default=WHOLE), self.method.preparation.image_size, "auto")
+        if grid == WHOLE or not isinstance(learnt, Learnt) or bool(learnt.left_out_iou.isnan().all()):
+            return None
+        return learnt.needs_head and tiles_help(known, grid, self._predictor(known).predict)
 
     def predict(self, photo: Source) -> Prediction:
         """Find the classes in a photo.
@@ -256,11 +284,12 @@ class Segmenter:
         if batch_size < 1:
             raise EmatError(f"batch_size is {batch_size}; it must be at least 1")
         known = self._fitted()
+        predictor = self._predictor(known)
         # Closed also when a photo cannot be read, so that no reader's thread is left.
         with closing(read_ahead(photos, max(ahead, batch_size - 1), self.reading)) as reading:
             while batch := list(islice(reading, batch_size)):
                 pixels = [_pixels_of(read) for read in batch]
-                for photo, features in zip(pixels, self._features_of(pixels), strict=True):
+                for photo, features in zip(pixels, predictor.features_of(pixels), strict=True):
                     yield self._predict(photo, known, features)
 
     def refined(self, prediction: Prediction, refine: Refinement | None = "auto") -> Prediction:
@@ -273,37 +302,18 @@ class Segmenter:
     def _refined(self, prediction: Prediction, refine: Refinement | None, known: KnownExamples) -> Prediction:
         return refined(prediction, refine, lambda name: suits_refinement(known, name, self._unrefined))
 
-    @torch.inference_mode()
     def _unrefined(self, photo: Pixels, known: KnownExamples, features: Features | None = None) -> Prediction:
-        learnt = known.learn(self.method, self._features)
-        shots = {name: known.shots(name) for name in known.classes}
-        size = (photo.shape[0], photo.shape[1])
-        detail = detail_size(size)
-        _, *tiles = views(size, self.method.preparation.image_size, self.tiles)
-        if self.tiles == "auto" and isinstance(learnt, Learnt) and not learnt.needs_head:
-            tiles = []  # left-out examples showed that the head, which tiles are for, does not count
-        query = self.method.encode_query(self._features(photo) if features is None else features)
-        evidence = None if learnt is None else self.method.apply_learnt(query, learnt)
-        decision = self._decide(query, list(shots.values()), detail, evidence)
-        scores, maps = list(decision.certainty), decision.probabilities.copy()
-        for tile in tiles:
-            part = tile.scaled(size, detail)
-            closer = self.method.encode_query(self._features(photo[tile.area]))
-            # What was learnt from whole photos is applied to the whole: a tile shows everything at another scale.
-            own = evidence.part(tile.shares(size)) if isinstance(evidence, LearntEvidence) else evidence
-            seen = self._decide(closer, list(shots.values()), (part.height, part.width), own)
-            for index, score in enumerate(seen.certainty):
-                scores[index] = max(scores[index], score)
-                if score >= self.thresholds.presence:  # otherwise every tile would add its own false alarms
-                    inside = maps[index][part.area]
-                    np.maximum(inside, seen.probabilities[index], out=inside)
-        return Prediction(
-            photo, dict(zip(shots, scores, strict=True)), dict(zip(shots, maps, strict=True)), self.thresholds
-        )
+        return self._predictor(known).predict(photo, known, features)
 
-    def _decide(self, query: Any, ways: Sequence[Sequence[Any]], size: tuple[int, int], learnt: Any) -> Decision:
-        compared = [self.method.compare(query, shots) for shots in ways]
-        return self.method.decide(TaskEvidence(compared, size, learnt), self.thresholds)
+    def _predictor(self, known: KnownExamples) -> Predictor:
+        """Return what predicts photos from these examples; a cache holds features of one size, which is kept then."""
+        method = self.method
+        if self.fits_size and self.cache is None and isinstance(method, LearningMethod):
+            method = method.at_side(known.working_side())
+        return Predictor(method, self.thresholds, self.tiles, self.cache)
+
+    def _learnt(self, known: KnownExamples) -> Any | None:
+        return self._predictor(known).learnt(known)
 
     @torch.inference_mode()
     def _encoded(self, example: Example, known: KnownExamples) -> FittedExample:
@@ -313,26 +323,17 @@ class Segmenter:
         shown = example.read(self.reading)
         if shown.sparse and not self.method.learns:
             raise EmatError(f"the example {example.title} is sparse, which needs a segmenter that learns: learn=True")
-        features = self._features(shown.photo)
+        head = unwrapped(self.method)
+        features = Predictor(self.method, self.thresholds, cache=self.cache).head_features(shown.photo)
         undecided = shown.void & self.method.takes_undecided
         encodings = {
-            name: self.method.encode_support(features, torch.from_numpy(mask - 1.0 * undecided).to(self.device))
+            name: head.encode_support(features, torch.from_numpy(mask - 1.0 * undecided).to(self.device))
             for name, mask in shown.masks.items()
         }
-        working = working_photo(shown, self.working_side) if self.method.learns else None
+        working = None
+        if isinstance(self.method, LearningMethod):
+            working = working_photo(shown, KEPT_TIMES * self.method.working_side)
         return FittedExample.of(example, encodings, thumbnail(shown), working)
-
-    @torch.inference_mode()
-    def _features_of(self, photos: Sequence[Pixels]) -> list[Features]:
-        """The features of several photos, computed together unless a cache keeps them."""
-        if self.cache is not None or len(photos) == 1:
-            return [self._features(photo) for photo in photos]
-        return self.method.features(torch.cat([self.method.prepare(photo) for photo in photos]))
-
-    def _features(self, photo: Pixels) -> Features:
-        if self.cache is not None:
-            return self.cache.features(photo)
-        return self.method.photo_features(photo)
 
     def _fitted(self) -> KnownExamples:
         known = self._known

@@ -32,6 +32,7 @@ MOST_FOLDS = 5  # groups of photos that are left out in turn
 COMPARED_PHOTOS = 4  # a left-out photo is compared by the head with so many others, which keeps fitting quick
 MOST_ABSENT = 4  # photos without a class that the head looks at, for the same reason
 NAN = float("nan")
+GUESS = 0.5  # the share of right verdicts where photos with and without a class cannot be told apart
 
 # (photo, class, supports) -> the head's logit (h, w) for the class on a photo, from the supports of these photos
 HeadLogits: TypeAlias = Callable[[int, int, Sequence[int]], Tensor]
@@ -163,7 +164,7 @@ def _choose(
     low = [_photo(index, c, positives, folds, trained, head_logits).highest(mixture, share) for index in absent]
     rule = presence_rule(high, low, share)
     if rule is None:
-        return _Choice(mixture, None, iou, 0.0)
+        return _Choice(mixture, None, iou, GUESS)
     right = sum([each >= rule.level for each in high] + [each < rule.level for each in low]) / len(high + low)
     return _Choice(mixture, rule, iou, right)
 

@@ -88,6 +88,12 @@ class LearningMethod(Method):
             )
         self.backbone = backbone
 
+    def at_side(self, working_side: int) -> LearningMethod:
+        """The same method with a learner that sees photos at another size."""
+        if working_side == self.working_side:
+            return self
+        return LearningMethod(self.inner, self.thresholds, working_side).eval()
+
     @property
     def learns(self) -> bool:
         """True: `learn` returns something."""
@@ -163,8 +169,8 @@ class LearningMethod(Method):
             if certain is None:
                 certain = (rule or MASK_DECIDES).logit(mixed)
             elif rule is not None:
-                # A rule that no photo without the class has set is worth no more than the head's own presence, which
-                # knows objects (AUROC 0.96 for steel inclusions, the rule 0.6) and not textures (scratches 0.47).
+                # Without photos that lack the class, the rule is no better than the head's own presence, which works
+                # for objects (AUROC 0.96 for steel inclusions, the rule 0.6) but not for textures (scratches 0.47).
                 own_rule = rule.logit(mixed)
                 certain = own_rule if learnt.knows_absence(way) else (own_rule + certain) / 2
             score = sigmoid(certain + logit(own.presence))

@@ -34,7 +34,8 @@ def _stripes(side: int) -> list[Example]:
 
 def test_a_file_keeps_the_size_it_was_fitted_at(tmp_path: Path) -> None:
     segmenter = Segmenter.load("default", device="cpu", size=120).fit(_stripes(200))
-    assert max(example.working.photo.shape[1] for example in segmenter.examples_ if example.working) == 120
+    assert max(example.working.photo.shape[1] for example in segmenter.examples_ if example.working) == 200
+    assert segmenter.working_side == 120
     segmenter.save(tmp_path / "stripes.emat")
     loaded = Segmenter.load(tmp_path / "stripes.emat", device="cpu")
     assert loaded.working_side == 120
@@ -42,23 +43,54 @@ def test_a_file_keeps_the_size_it_was_fitted_at(tmp_path: Path) -> None:
     assert loaded.predict(photo).scores == segmenter.predict(photo).scores
 
 
-def test_small_photos_are_not_tried_at_a_larger_size() -> None:
-    tried = []
+def _lines(seed: int, width: int, side: int = 300) -> Example:
+    """A photo of dark lines of a width, across the photo."""
+    draw = np.random.RandomState(seed)
+    photo = draw.randint(150, 190, (side, side, 3)).astype(np.uint8)
+    mask = np.zeros((side, side), bool)
+    for row in draw.randint(10, side - 30, 3):
+        mask[row : row + width] = True
+    photo[mask] = (60, 50, 50)
+    return Example(photo, {"line": mask}, name=f"photo {seed}")
 
-    def fitted(side: int) -> Segmenter:
+
+def test_thin_masks_are_learnt_from_at_a_larger_size(tmp_path: Path) -> None:
+    thick, thin = ([_lines(seed, width) for seed in (1, 2)] for width in (20, 2))
+    segmenter = Segmenter.load("prototype", device="cpu", learn=True).fit(thick)
+    assert segmenter.working_side == WORKING_SIDE
+    segmenter.fit(thin)
+    assert segmenter.working_side == 2 * 300, "as far as a photo of 300 pixels allows"
+    assert segmenter.learnt_.working_side == segmenter.working_side
+    segmenter.save(tmp_path / "thin.emat")
+    loaded = Segmenter.load(tmp_path / "thin.emat", device="cpu")
+    assert loaded.working_side == segmenter.working_side
+    photo = _lines(3, 2).photo
+    assert (loaded.predict(photo).label_map == segmenter.predict(photo).label_map).all()
+    # The size follows the examples, so that removing some equals never having shown them.
+    mixed = Segmenter.load("prototype", device="cpu", learn=True).fit([_lines(1, 2), *thick])
+    assert mixed.working_side == WORKING_SIDE
+    assert mixed.remove(2).remove(1).working_side == segmenter.working_side
+    given = Segmenter.load("prototype", device="cpu", learn=True, size=WORKING_SIDE).fit(thin)
+    assert given.working_side == WORKING_SIDE
+
+
+def test_small_photos_are_not_tried_at_a_larger_size() -> None:
+    tried: list[int | None] = []
+
+    def fitted(side: int | None) -> Segmenter:
         tried.append(side)
         return Segmenter.load("default", device="cpu", size=side).fit(_stripes(60))
 
     segmenter, said = best_size(fitted)
-    assert (tried, said, segmenter.working_side) == ([WORKING_SIDE], None, WORKING_SIDE)
+    assert (tried, said, segmenter.working_side) == ([None], None, WORKING_SIDE)
 
 
 def test_of_large_photos_the_better_forecast_is_kept_and_said() -> None:
     found: dict[int, float] = {}
 
-    def fitted(side: int) -> Segmenter:
+    def fitted(side: int | None) -> Segmenter:
         segmenter = Segmenter.load("default", device="cpu", size=side).fit(_stripes(440))
-        found[side] = segmenter.forecast_["stripes"].iou or 0.0
+        found[segmenter.working_side] = segmenter.forecast_["stripes"].iou or 0.0
         return segmenter
 
     segmenter, said = best_size(fitted)

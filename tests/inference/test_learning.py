@@ -4,12 +4,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 
 from emat import Example, Segmenter
 from emat.errors import EmatError
 from emat.inference.example import Scribble
 from emat.inference.forecast import Forecast
+from emat.methods.pixel_features import WORKING_SIDE
+from emat.tensor_files import load_safetensors, read_metadata, write_tensors
 
 SIZE = (48, 64)
 
@@ -180,3 +183,49 @@ def test_the_presence_threshold_of_the_user_decides() -> None:
     assert usual.present == {"spot"}
     assert strict.scores == pytest.approx(usual.scores)
     assert strict.present == set()
+
+
+def test_a_file_of_an_earlier_version_predicts_alike(learnt: Segmenter, tmp_path: Path) -> None:
+    learnt.save(tmp_path / "new.emat")
+    tensors, metadata = load_safetensors(tmp_path / "new.emat"), read_metadata(tmp_path / "new.emat")
+    del tensors["learnt.side"], metadata["size"]  # it had no size of its own, and a fourth number in each mixture
+    mixtures = tensors["learnt.mixtures"]
+    tensors["learnt.mixtures"] = torch.cat([mixtures, torch.zeros(len(mixtures), 1)], dim=1)
+    write_tensors(tmp_path / "old.emat", tensors, metadata)
+    loaded = Segmenter.load(tmp_path / "old.emat", device="cpu")
+    photo, _ = _photo(9)
+    assert loaded.working_side == WORKING_SIDE
+    assert (loaded.predict(photo).label_map == learnt.predict(photo).label_map).all()
+
+
+def _textured(seed: int, contrast: int) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
+    """A blob of coarse noise on fine noise, lighter by `contrast`; how hard a photo is differs between photos."""
+    draw = np.random.RandomState(seed)
+    y, x = np.mgrid[: SIZE[0], : SIZE[1]]
+    row, column, radius = draw.randint(15, 33), draw.randint(15, 49), draw.randint(6, 14)
+    mask = (y - row) ** 2 + (x - column) ** 2 <= radius**2
+    coarse = np.kron(draw.randint(-25, 25, (12, 16)), np.ones((4, 4)))
+    grey = draw.randint(90, 130) + draw.randint(-25, 25, SIZE) + np.where(mask, coarse + contrast, 0)
+    return np.repeat(grey.clip(0, 255).astype(np.uint8)[..., None], 3, axis=2), mask
+
+
+def test_the_forecast_is_near_to_what_ten_new_photos_reach() -> None:
+    sets = [
+        lambda seed: _photo(seed),
+        lambda seed: _photo(seed, spots=2),
+        lambda seed: _textured(seed, 10),
+        lambda seed: _textured(seed, 40),
+    ]
+    misses = []
+    for number, make in enumerate(sets):
+        shown = [make(100 * number + seed) for seed in range(15)]
+        segmenter = Segmenter.load("prototype", device="cpu", learn=True, size=96)
+        segmenter.fit([Example(photo, {"it": mask}) for photo, mask in shown[:5]])
+        reached = []
+        for photo, mask in shown[5:]:
+            found = segmenter.predict(photo).probability("it") >= segmenter.thresholds.mask
+            reached.append((found & mask).sum() / (found | mask).sum())
+        forecast = segmenter.forecast_["it"].iou
+        assert forecast is not None
+        misses.append(abs(forecast - float(np.mean(reached))))
+    assert np.mean(misses) < 0.1, misses

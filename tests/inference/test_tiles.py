@@ -4,17 +4,24 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from PIL import Image
 
-from emat import Example, Segmenter
+from emat import Example, Prediction, Segmenter
 from emat.errors import EmatError
 from emat.formats.results import ResultTable
 from emat.formats.writing import open_writer
-from emat.images import Reading
+from emat.images import Pixels, Reading
 from emat.images.slides import Slide
-from emat.inference.tiles import OVERLAP, SlidePrediction, is_slide, part_side, predict_slide, views
+from emat.inference.example import Scribble
+from emat.inference.fitted_file import pack
+from emat.inference.forecast import tiles_help
+from emat.inference.known_examples import KnownExamples
+from emat.inference.tiles import OVERLAP, WHOLE, SlidePrediction, cut, is_slide, part_side, predict_slide, tile_grid
+from emat.methods.with_learner import unwrapped
 from tests.inference.colour_method import ColourMethod
 
 RED, GREEN, GREY = (200, 20, 20), (20, 180, 20), (128, 128, 128)
@@ -22,8 +29,7 @@ RED, GREEN, GREY = (200, 20, 20), (20, 180, 20), (128, 128, 128)
 
 @given(st.integers(1, 900), st.integers(1, 900), st.one_of(st.integers(1, 6), st.just("auto")))
 def test_tiles_cover_every_pixel_and_stay_inside(height: int, width: int, tiles: int | str) -> None:
-    whole, *parts = views((height, width), 100, tiles)  # type: ignore[arg-type]
-    assert (whole.top, whole.left, whole.height, whole.width) == (0, 0, height, width)
+    parts = cut((height, width), tile_grid((height, width), 100, tiles))  # type: ignore[arg-type]
     seen = np.zeros((height, width), bool)
     for part in parts:
         assert part.top >= 0
@@ -31,17 +37,17 @@ def test_tiles_cover_every_pixel_and_stay_inside(height: int, width: int, tiles:
         assert part.top + part.height <= height
         assert part.left + part.width <= width
         seen[part.area] = True
-    assert seen.all() or not parts
+    assert seen.all()
 
 
 def test_neighbours_overlap() -> None:
-    first, second = views((100, 400), 100, 2)[1:3]
+    first, second = cut((100, 400), (2, 2))[:2]
     assert first.left + first.width - second.left >= OVERLAP * first.width - 1
 
 
 def test_a_small_photo_is_not_cut_by_auto() -> None:
-    assert len(views((120, 140), 100, "auto")) == 1
-    assert len(views((200, 300), 100, "auto")) == 1 + 2 * 3
+    assert tile_grid((120, 140), 100, "auto") == WHOLE
+    assert tile_grid((200, 300), 100, "auto") == (2, 3)
 
 
 def test_a_small_object_found_by_tiles_is_missed_without() -> None:
@@ -68,6 +74,81 @@ def test_a_tile_without_the_class_adds_nothing() -> None:
     shown[:, :32] = (250, 20, 20)
     plain = Segmenter(ColourMethod(), tiles=3).fit([Example(shown, {"red": (0, 0, 32, 64)})]).predict(grey)
     assert not plain.mask("red").any()
+
+
+def _spotted(seed: int, side: int) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
+    """A few red discs on a noisy ground."""
+    draw = np.random.RandomState(seed)
+    photo = draw.randint(90, 130, (side, side, 3)).astype(np.uint8)
+    y, x = np.mgrid[:side, :side]
+    mask = np.zeros((side, side), bool)
+    for _ in range(3):
+        row, column = draw.randint(side // 8, side - side // 8, 2)
+        mask |= (y - row) ** 2 + (x - column) ** 2 <= (side // 16) ** 2
+    photo[mask] = (200, 60, 50)
+    return photo, mask
+
+
+@pytest.fixture(scope="module")
+def spotted() -> Segmenter:
+    shown = [_spotted(seed, 200) for seed in (1, 2, 3)]
+    examples = [Example(photo, {"spot": mask}, name=f"photo {n}") for n, (photo, mask) in enumerate(shown)]
+    return Segmenter.load("default", device="cpu", size=100).fit(examples)
+
+
+def test_examples_are_cut_into_as_many_tiles_as_the_photo(spotted: Segmenter) -> None:
+    known, head = spotted._known, unwrapped(spotted.method)
+    closer = known.closer("spot", (2, 2), head)
+    assert closer is known.closer("spot", (2, 2), head), "computed once"
+    for example, encoding in zip(spotted.examples_, closer, strict=True):
+        assert example.working is not None
+        assert example.working.photo.shape == (200, 200, 3), "kept at twice the size that is learnt from"
+        tiles = cut((200, 200), (2, 2))
+        fullest = max(tiles, key=lambda tile: example.working.masks["spot"][tile.area].sum())
+        mask = torch.from_numpy((example.working.masks["spot"][fullest.area] == 1).astype(np.float32))
+        expected = head.encode_support(head.photo_features(example.working.photo[fullest.area]), mask)
+        assert torch.equal(pack(encoding)["cells"], pack(expected)["cells"])
+        assert not torch.equal(pack(encoding)["cells"], pack(example.encodings["spot"])["cells"])
+
+
+def test_a_sparse_example_is_not_cut() -> None:
+    photo, _ = _spotted(1, 64)
+    strokes = {"spot": Scribble(points=[(20, 20)]), "background": Scribble(points=[(50, 5)])}
+    segmenter = Segmenter.load("default", device="cpu", size=64).fit([Example(photo, strokes, sparse=True)])
+    (whole,) = segmenter._known.closer("spot", (2, 2), unwrapped(segmenter.method))
+    assert whole is segmenter.examples_[0].encodings["spot"]
+
+
+@pytest.mark.parametrize("helps", [True, False])
+def test_auto_cuts_photos_where_left_out_examples_gain_by_it(spotted: Segmenter, helps: bool) -> None:
+    asked: list[tuple[int, int]] = []
+
+    def predict(photo: Pixels, others: KnownExamples, features: None, grid: tuple[int, int]) -> Prediction:
+        assert len(others.examples) == 2, "the example that is predicted was left out"
+        asked.append(grid)
+        good = (grid == WHOLE) is not helps
+        (truth,) = (e.working.masks["spot"] for e in spotted.examples_ if e.working and e.working.photo is photo)
+        found = (truth == 1) if good else np.zeros_like(truth, bool)
+        return Prediction(photo, {"spot": 0.9}, {"spot": found.astype(np.float32)})
+
+    known = KnownExamples(spotted.examples_)
+    assert tiles_help(known, (2, 2), predict) is helps
+    assert asked == [WHOLE, (2, 2)] * 3
+    assert tiles_help(known, (2, 2), predict) is helps
+    assert len(asked) == 6, "asked once for the same examples and tiles"
+
+
+def test_auto_follows_the_forecast_and_a_number_does_not(spotted: Segmenter, monkeypatch: pytest.MonkeyPatch) -> None:
+    photo, _ = _spotted(9, 2 * spotted.method.preparation.image_size)
+    grids: list[tuple[int, int]] = []
+    monkeypatch.setattr("emat.inference.predictor.cut", lambda size, grid: grids.append(grid) or [])
+    for answer, tiles in ((True, "auto"), (False, "auto"), (False, 2)):
+        monkeypatch.setattr("emat.inference.predictor.tiles_help", lambda *_, said=answer: said)
+        other = spotted.copy()
+        other.tiles = tiles  # type: ignore[assignment]
+        monkeypatch.setattr(type(other.learnt_), "needs_head", True)
+        other.predict(photo)
+    assert grids == [(2, 2), (2, 2)]
 
 
 @pytest.mark.parametrize("tiles", [0, -1, "many", 1.5, True])

@@ -19,11 +19,11 @@ from emat.methods.learner import (
 )
 from emat.methods.leave_out import learn_from
 from emat.methods.mixture import (
-    CANDIDATES,
     HEAD_ALONE,
     MANY_REGIONS,
     ONE_OBJECT,
     ONE_TEXTURE,
+    WEIGHTS,
     LeftOut,
     PresenceRule,
     best_mixture,
@@ -146,7 +146,16 @@ def test_the_better_part_is_chosen() -> None:
         mixture, reached = best_mixture([LeftOut(head, learner, inside, shares)] * 3)
         assert reached == [1.0] * 3
         assert getattr(mixture, check) > 0
-    assert HEAD_ALONE in CANDIDATES
+    assert best_mixture([LeftOut(right, -20 * right, inside, shares)])[0] == HEAD_ALONE
+
+
+def test_the_shift_is_the_mean_of_what_suits_each_photo() -> None:
+    inside, shares, head = torch.tensor([True, False]), torch.full((2,), 0.5), torch.full((2,), -0.01)
+    photos = [LeftOut(head, torch.tensor([-level + 0.1, -level - 0.4]), inside, shares) for level in (0.25, 2.25)]
+    mixture, reached = best_mixture(photos)
+    assert (mixture.head, mixture.learner) == WEIGHTS[0], "weights that do equally well leave the usual ones"
+    assert mixture.shift == pytest.approx((0.375 + 2.375) / 2)
+    assert len(reached) == 2
 
 
 def test_presence_that_nothing_separates_is_not_invented() -> None:

@@ -3,9 +3,18 @@
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 from emat.backbone import ViT, build_backbone
-from emat.methods.pixel_features import PixelFeatures, classical_features, linear_maps, pixel_features, working_size
+from emat.methods.pixel_features import (
+    WORKING_SIDE,
+    PixelFeatures,
+    classical_features,
+    linear_maps,
+    pixel_features,
+    side_for,
+    working_size,
+)
 
 COLOUR = 3
 PER_SCALE = 7  # smoothed colour, gradient, Laplacian, two eigenvalues
@@ -71,3 +80,17 @@ def test_a_vit_gives_the_outputs_of_a_few_blocks() -> None:
     assert [tuple(one.shape) for one in maps] == [(1, 96, 2, 3)] * 4
     tokens = vit(pixels)[0, :, 1:].unflatten(0, (6, 6))  # (heads, depth, T, d)
     torch.testing.assert_close(maps[-1][0, :16, 1, 2], tokens[0, 5, 5])
+
+
+def test_the_side_grows_for_thin_masks_within_limits() -> None:
+    def strips(width: int, side: int) -> list[NDArray[np.bool_]]:
+        mask = np.zeros((side, side), bool)
+        mask[side // 2 : side // 2 + width] = True
+        return [mask]
+
+    assert side_for([strips(20, 400)]) == WORKING_SIDE
+    assert side_for([strips(2, 400)]) == 2 * WORKING_SIDE, "at most twice the usual side"
+    assert WORKING_SIDE < side_for([strips(4, 400)]) < 2 * WORKING_SIDE
+    assert side_for([strips(20, 400), strips(2, 400)]) == 2 * WORKING_SIDE, "the thinnest class decides"
+    assert side_for([strips(1, 220)]) == 2 * 220, "a small photo is enlarged no further than twice"
+    assert side_for([[np.zeros((9, 9), bool)]]) == side_for([]) == WORKING_SIDE
