@@ -54,8 +54,8 @@ def command(
     size: Annotated[
         str | None,
         typer.Option(
-            help="Learn from photos of at most this many pixels a side. auto chooses by the forecast. Default: 400, and "
-            "more if masks are thin."
+            help="Learn from photos of at most this many pixels a side. auto chooses by the forecast. Default: 400, "
+            "or more if masks are thin."
         ),
     ] = None,
     stretch: StretchOption = None,

@@ -84,9 +84,29 @@ def test_one_photo_with_its_masks(pets: Path, tiny_head: Path) -> None:
     assert Segmenter.load(out).classes_ == ("cat", "dog")
 
 
+def test_strokes_on_one_photo(pets: Path) -> None:
+    photo, out = pets / "images" / "a.jpg", pets.parent / "one.emat"
+    masks = ("--mask", "cat=2,2,6,6", "--mask", "background=30,20,36,26")
+    assert run("fit", photo, *masks, "--sparse", "-o", out, "--size", "64", "--model", "prototype") == 0
+    fitted = Segmenter.load(out)
+    assert fitted.classes_ == ("cat",)
+    assert fitted.examples_[0].working is not None
+    assert fitted.examples_[0].working.sparse
+
+
+def test_the_forecast_is_printed_with_what_to_do(pets: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = pets.parent / "pets.emat"
+    assert run("fit", pets, "-o", out, "--size", "auto", "--model", "prototype", "--shots", "1") == 0
+    said = capsys.readouterr().out
+    for part in ("expected IoU", "expected presence", "add a second one"):
+        assert part in " ".join(said.split())
+    assert "Tiles" not in said, "the photos are too small for tiles"
+
+
 @pytest.mark.parametrize(
     ("change", "arguments", "sentence"),
     [
+        (lambda root: None, ("--sparse",), "--sparse is for a single photo with --mask"),
         (lambda root: None, ("--classes", "cow"), "has no class 'cow'; its classes are cat, dog"),
         (lambda root: (root / "classes.txt").write_text("cat\nCat\n"), (), "is also written"),
         (lambda root: (root / "images" / "a.jpg").write_bytes(b""), (), "a.jpg is empty (0 bytes)"),

@@ -11,6 +11,7 @@ from emat.errors import EmatError
 from emat.images import Pixels
 from emat.inference.forecast import best_size, gain_of, suits_refinement
 from emat.inference.known_examples import FittedExample, KnownExamples, Thumbnail, WorkingPhoto
+from emat.methods.leave_out import Learnt
 from emat.methods.pixel_features import WORKING_SIDE
 from emat.refine.mobilesam import MobileSAM
 from emat.refine.regions import Map, Mask
@@ -60,6 +61,7 @@ def test_thin_masks_are_learnt_from_at_a_larger_size(tmp_path: Path) -> None:
     assert segmenter.working_side == WORKING_SIDE
     segmenter.fit(thin)
     assert segmenter.working_side == 2 * 300, "as far as a photo of 300 pixels allows"
+    assert isinstance(segmenter.learnt_, Learnt)
     assert segmenter.learnt_.working_side == segmenter.working_side
     segmenter.save(tmp_path / "thin.emat")
     loaded = Segmenter.load(tmp_path / "thin.emat", device="cpu")

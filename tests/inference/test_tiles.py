@@ -20,7 +20,17 @@ from emat.inference.example import Scribble
 from emat.inference.fitted_file import pack
 from emat.inference.forecast import tiles_help
 from emat.inference.known_examples import KnownExamples
-from emat.inference.tiles import OVERLAP, WHOLE, SlidePrediction, cut, is_slide, part_side, predict_slide, tile_grid
+from emat.inference.tiles import (
+    OVERLAP,
+    WHOLE,
+    SlidePrediction,
+    View,
+    cut,
+    is_slide,
+    part_side,
+    predict_slide,
+    tile_grid,
+)
 from emat.methods.with_learner import unwrapped
 from tests.inference.colour_method import ColourMethod
 
@@ -103,9 +113,10 @@ def test_examples_are_cut_into_as_many_tiles_as_the_photo(spotted: Segmenter) ->
     for example, encoding in zip(spotted.examples_, closer, strict=True):
         assert example.working is not None
         assert example.working.photo.shape == (200, 200, 3), "kept at twice the size that is learnt from"
+        shown = example.working.masks["spot"] == 1
         tiles = cut((200, 200), (2, 2))
-        fullest = max(tiles, key=lambda tile: example.working.masks["spot"][tile.area].sum())
-        mask = torch.from_numpy((example.working.masks["spot"][fullest.area] == 1).astype(np.float32))
+        fullest = tiles[int(np.argmax([shown[tile.area].sum() for tile in tiles]))]
+        mask = torch.from_numpy(shown[fullest.area].astype(np.float32))
         expected = head.encode_support(head.photo_features(example.working.photo[fullest.area]), mask)
         assert torch.equal(pack(encoding)["cells"], pack(expected)["cells"])
         assert not torch.equal(pack(encoding)["cells"], pack(example.encodings["spot"])["cells"])
@@ -141,7 +152,12 @@ def test_auto_cuts_photos_where_left_out_examples_gain_by_it(spotted: Segmenter,
 def test_auto_follows_the_forecast_and_a_number_does_not(spotted: Segmenter, monkeypatch: pytest.MonkeyPatch) -> None:
     photo, _ = _spotted(9, 2 * spotted.method.preparation.image_size)
     grids: list[tuple[int, int]] = []
-    monkeypatch.setattr("emat.inference.predictor.cut", lambda size, grid: grids.append(grid) or [])
+
+    def noted(size: tuple[int, int], grid: tuple[int, int]) -> list[View]:
+        grids.append(grid)
+        return []
+
+    monkeypatch.setattr("emat.inference.predictor.cut", noted)
     for answer, tiles in ((True, "auto"), (False, "auto"), (False, 2)):
         monkeypatch.setattr("emat.inference.predictor.tiles_help", lambda *_, said=answer: said)
         other = spotted.copy()
