@@ -37,8 +37,9 @@ class CvatFunction:
         self._make, self._masks = auto_annotation, masks
         self.segmenter = segmenter
         labels = [
-            auto_annotation.label_spec(name, number, type="any") for number, name in enumerate(segmenter.classes_)
+            auto_annotation.label_spec(name, number, type="mask") for number, name in enumerate(segmenter.classes_)
         ]
+        # With these types, CVAT says before the first frame if a label of the task can hold neither masks nor polygons.
         self.spec = auto_annotation.DetectionFunctionSpec(labels=labels)
 
     def detect(self, context: Any, image: Image.Image) -> list[Any]:

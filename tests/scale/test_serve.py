@@ -217,7 +217,7 @@ def test_several_workers_answer_as_one_and_end_together(fitted_file: Path, fitte
             assert {one["name"]: one["score"] for one in answer["classes"]} == pytest.approx(expected, abs=1e-5)
         server.send_signal(signal.SIGTERM)
         assert server.wait(60) in (0, -signal.SIGTERM)
-        assert not [one for one in workers if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
+        assert psutil.wait_procs(workers, timeout=60)[1] == []
 
 
 def _photos_begun(port: int) -> int:
