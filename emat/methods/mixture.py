@@ -45,7 +45,7 @@ class Mixture(NamedTuple):
 #   the weights and the shift with the highest left-out IoU      50.8; 63.4
 #   the first pair of weights and a shift of 1, always           49.9; 67.0
 #   the head alone                                               42.8; 27.7
-WEIGHTS = ((1.0, 2.0), (1.0, 1.0), (1.0, 0.5), (1.0, 0.25), (1.0, 4.0), (0.0, 1.0), (1.0, 0.0))
+WEIGHTS = ((1.0, 2.0), (1.0, 1.0), (1.0, 0.5), (1.0, 0.25), (1.0, 4.0), (0.0, 1.0))
 MARGIN = 0.02  # IoU
 USUAL_SHIFTS = (0.0, 0.5, 1.0, 1.5, 2.0)  # over which weights are compared
 SHIFTS = tuple(quarter / 4 for quarter in range(-4, 17))  # among which the shift is found
@@ -105,9 +105,7 @@ def best_mixture(left_out: Sequence[LeftOut]) -> tuple[Mixture, list[float]]:
     first, *others = WEIGHTS
     found = {first: over_shifts(first) + MARGIN} | {weights: over_shifts(weights) for weights in others}
     head, learner = max(found, key=lambda weights: found[weights])
-    best = HEAD_ALONE
-    if learner:
-        best = Mixture(head, learner, _mean([_best_shift(photo, head, learner) for photo in left_out]))
+    best = Mixture(head, learner, _mean([_best_shift(photo, head, learner) for photo in left_out]))
     return best, [photo.iou(best) for photo in left_out]
 
 
