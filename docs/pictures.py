@@ -26,7 +26,7 @@ from docs.site_hooks import DIAGRAMS, DOCS, diagrams, source_hash
 IMAGES = DOCS / "images"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 CUB = demo_photos().queries["a cub"]
-COLOURS = 200  # of a picture's palette: screens have few, and files stay small
+COLOURS = 256  # of a picture's palette: screens have few, and files stay small
 PATIENCE = 600_000  # milliseconds
 WIDEST = 900  # pixels of a picture
 # Name, width of the window, colours, and which part of the page.
@@ -107,7 +107,9 @@ def save(element: Any, name: str, width: int | None = None) -> None:
         picture = shot.convert("RGB")
     if width is not None:
         picture = picture.resize((width, round(picture.height * width / picture.width)), Image.Resampling.LANCZOS)
-    picture.quantize(COLOURS, dither=Image.Dither.FLOYDSTEINBERG).save(path, optimize=True)
+    # The way that covers all colours: others merge the few pixels of a small coloured dot with a photo's.
+    small = picture.quantize(COLOURS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.FLOYDSTEINBERG)
+    small.save(path, optimize=True)
     print(f"{path}: {picture.width} x {picture.height}")
 
 

@@ -22,6 +22,8 @@ Mask = NDArray[np.bool_]
 NECK = 0.75  # two bulges are one object if the neck between them is at least this wide, as a share of the smaller bulge
 SMOOTHING = 1.0  # pixels; a jagged outline would otherwise have a bulge at every step
 
+RIM = 0.01  # of the photo's longer side: what a mask has beside a known object, and no farther, is its rim
+
 LARGEST_SHARE = 0.25  # of the object's area: a larger part is not a rim
 SMALLEST_SHARE_WON = 0.5  # of a region, for what is left of it to be an object
 SPECK_SHARE = 0.02  # a part this small is not an object of its own either, whatever its shape
@@ -128,12 +130,27 @@ def split_touching(mask: Mask) -> Labels:
 
 
 def separate(mask: Mask, objects: Labels | None = None) -> Labels:
-    """Number the objects of `mask` (H, W): those that `objects` knows by its numbers, the rest by `split_touching`."""
+    """Number the objects of `mask` (H, W): those that `objects` knows by its numbers, the rest by `split_touching`.
+
+    `objects` may have been resized, so the mask often has a rim around what it knows. The rim belongs to the object, or
+    each of its pieces would count as one.
+    """
     if objects is None or not objects.any():
         return split_touching(mask)
-    known = np.where(mask, objects, 0)
+    known = _with_rims(np.where(mask, objects, 0), mask)
     rest = split_touching(mask & (known == 0))
     return _numbered(np.where(known > 0, known, np.where(rest > 0, rest + known.max(), 0)).astype(np.int32))
+
+
+def _with_rims(known: Labels, mask: Mask) -> Labels:
+    """Return `known` (H, W) with the parts of `mask` beside it that are nowhere farther than a rim from an object."""
+    parts, count = ndimage.label(mask & (known == 0), np.ones((3, 3)))
+    if not count or not known.any():
+        return known
+    distance, nearest = ndimage.distance_transform_edt(known == 0, return_indices=True)
+    farthest = ndimage.maximum(distance, parts, np.arange(1, count + 1))
+    is_rim = np.concatenate([[False], np.asarray(farthest) <= max(2.0, RIM * max(mask.shape))])
+    return np.where(is_rim[parts], known[tuple(nearest)], known)
 
 
 def measure(labels: Labels, probability: NDArray[np.float32], smallest: int = 1) -> Instances:

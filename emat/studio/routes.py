@@ -114,7 +114,9 @@ def _with_session(studio: Studio, answer: Answer) -> Any:
     """Find the session of a request, read the request and answer it in a thread."""
 
     async def run(request: Request) -> Response:
-        session = studio.sessions.find(request.path_params["id"], owner_of(request.scope["owner"]))
+        # In a thread as well: it waits while a saved session is loaded, and the other pages must not wait with it.
+        owner = owner_of(request.scope["owner"])
+        session = await run_in_threadpool(studio.sessions.find, request.path_params["id"], owner)
         try:
             body = await request.body()
         except ClientDisconnect:

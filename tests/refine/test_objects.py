@@ -47,6 +47,15 @@ def test_known_objects_keep_their_borders_and_the_rest_is_split() -> None:
     assert len({int(labels[30, column]) for column in (15, 25, 80)}) == 3
 
 
+def test_the_rim_around_a_known_object_is_part_of_it() -> None:
+    mask = discs((30, 30, 20), (30, 85, 8))
+    smaller = discs((30, 30, 19))
+    smaller[::3] &= discs((30, 30, 18))[::3]  # jagged, as after resizing
+    labels = separate(mask, smaller.astype(np.int32))
+    assert labels.max() == 2, "the object with its rim, and the disc that was not known"
+    np.testing.assert_array_equal(labels == labels[30, 30], discs((30, 30, 20)))
+
+
 def test_rows_say_what_the_label_image_shows() -> None:
     mask = discs((30, 20, 10), (20, 70, 6))
     mask[50:52, 50] = True

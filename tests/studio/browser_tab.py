@@ -25,7 +25,7 @@ FLAGS = (
     "--headless --no-sandbox --disable-gpu --disable-background-networking --disable-component-update --disable-sync "
     "--no-first-run"
 )
-PATIENCE = 60_000  # milliseconds; machines that run tests are often busy
+PATIENCE = 180_000  # milliseconds; machines that run tests are often busy
 LARGE = (300, 400)
 
 

@@ -132,6 +132,8 @@ def test_the_large_view_shows_scores_areas_and_counts(tab: Tab) -> None:
     tab.drop("#photo-files", photo("b.png", RED, GREY, RED), photo("c.png", GREY))
     tab.until_done()
     assert re.search(r"\b6[5-9] %", tab.see("#viewer tbody tr").inner_text()), "two thirds, on a coarse grid"
+    assert page.locator("#crisp").is_disabled()
+    assert "emat weights fetch mobilesam" in tab.see("#sliders .switch").inner_text()
     page.check("#objects")
     tab.see("#viewer th >> text=Objects")
     tab.wait("document.querySelector('#viewer tbody tr').cells[4].textContent === '2'")
@@ -158,6 +160,29 @@ def test_the_large_view_shows_scores_areas_and_counts(tab: Tab) -> None:
     page.mouse.move(box["x"] + 50, box["y"] + 50)
     page.mouse.wheel(0, -300)
     tab.wait("Number(document.querySelector('.stage').style.transform.match(/scale\\(([\\d.]+)/)[1]) > 1.5")
+
+
+@pytest.mark.usefixtures("with_mobilesam")
+def test_outlines_become_crisp_after_the_masks_are_there_and_a_switch_shows_both(browser: Any) -> None:
+    with serving(Segmenter(ColourMethod()), private=True) as address:
+        context = browser.new_context(viewport={"width": 1280, "height": 900})
+        tab = Tab(context, address)
+        tab.name_classes("red", 1)
+        mask = {"name": "a_red.png", "mimeType": "image/png", "buffer": png_of(left_half(255, LARGE))}
+        tab.drop("#draft-files", photo("a.png", RED, GREY), mask)
+        tab.see("#examples li")
+        tab.drop("#photo-files", photo("b.png", GREY, RED))
+        tab.see("#list .dots >> text=red")
+        tab.until_done()
+        crisp = tab.see("#list img").get_attribute("src")
+        assert crisp.endswith("crisp")
+        with tab.page.expect_request(lambda request: "large.jpg" in request.url and "crisp" not in request.url):
+            tab.page.uncheck("#crisp")
+        tab.wait("!document.querySelector('#list img').src.endsWith('crisp')")
+        tab.page.check("#crisp")
+        tab.wait(f"document.querySelector('#list img').src.endsWith('{crisp}')")
+        context.close()
+        assert tab.foreign == tab.problems == []
 
 
 def test_the_least_sure_photo_is_one_click_away(tab: Tab) -> None:
@@ -264,6 +289,25 @@ def test_tabs_do_not_see_each_other(tab: Tab, address: str) -> None:
     other = Tab(tab.page.context, address)
     assert "No class yet" in other.see("#classes").inner_text()
     other.page.close()
+
+
+def test_what_is_done_before_the_page_is_ready_is_not_lost(browser: Any, address: str) -> None:
+    context = browser.new_context()
+    page = context.new_page()
+    waiting: list[Any] = []
+
+    def hold(route: Any) -> None:
+        waiting.append(route)
+
+    page.route("**/api/session", hold)
+    page.goto(address)
+    page.fill("#class-name", "early")
+    page.press("#class-name", "Enter")
+    while not waiting:
+        page.wait_for_timeout(20)
+    waiting[0].continue_()
+    page.wait_for_selector("#classes .chip >> text=early")
+    context.close()
 
 
 def test_names_are_shown_and_never_run(tab: Tab) -> None:

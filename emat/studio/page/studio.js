@@ -7,6 +7,7 @@ import {Results} from "/results.js";
 const KEY = "emat-studio", POLL = 400, DRAW_EVERY = 250;
 const BUSY = ["learning", "looking", "refining"];
 let state = null, constants = null, polling = 0, drawnAt = 0;
+let opened = null;  // resolves when the page has its session; whoever is quicker than that waits
 
 const get = async path => (await ask(path)).json();
 const results = new Results({act, get, correct: photo => painting.correct(photo)});
@@ -55,6 +56,8 @@ async function poll() {
 
 // Do what a button says. Resolves to the answer, or to null after what went wrong was said.
 async function act(name, values = {}) {
+  await opened;
+  if (!state) return null;  // why there is no session was said
   try {
     const {answer, state: next} = await (await ask(path(`act/${name}`), {method: "POST", json: values})).json();
     show(next);
@@ -176,6 +179,8 @@ function showForecast() {
 // ---- Files
 
 async function upload(files, to, progress) {
+  await opened;
+  if (!state) return false;
   let done = 0, failed = 0;
   for (const file of files) {  // one after the other, so that photos are listed in the order in which they were dropped
     progress.textContent = files.length > 1 ? `Reading ${done + 1} of ${files.length}` : `Reading ${file.name}`;
@@ -198,7 +203,8 @@ async function upload(files, to, progress) {
 dropZone($("#draft-files"), async files => {
   const fitted = files.find(file => file.name.endsWith(".emat"));
   if (fitted) return upload([fitted], "fitted", $("#draft-progress"));
-  const before = new Set(state.drafts.map(draft => draft.key));
+  await opened;
+  const before = new Set(state?.drafts.map(draft => draft.key));
   if (!await upload(files, "examples", $("#draft-progress"))) return;
   await act("sort-drop");
   const first = state.drafts.find(draft => !before.has(draft.key));
@@ -253,4 +259,4 @@ $("#save").addEventListener("click", event => download(event.currentTarget, ["em
 $("#demo").addEventListener("click", async event => { event.currentTarget.classList.add("busy"); await act("demo"); $("#demo").classList.remove("busy"); });
 $("#start-over").addEventListener("click", () => { if (confirm("Forget all classes, examples and photos of this tab?")) act("start-over"); });
 
-open(sessionStorage.getItem(KEY)).catch(complain);
+opened = open(sessionStorage.getItem(KEY)).catch(complain);
