@@ -76,6 +76,13 @@ def download(url: str, target: Path, sha256: str | None = None) -> None:
     os.replace(part, target)
 
 
+def forget_download(target: Path) -> None:
+    """Remove a download that is not needed any more, complete or not, which a killed process may have left."""
+    part = target.with_name(target.name + ".part")
+    for path in (target, part, _etag_file(part)):
+        path.unlink(missing_ok=True)
+
+
 def _until_complete(url: str, part: Path, progress: Progress) -> str | None:
     """Repeat requests as long as they bring more bytes; return the SHA-256 that the hub announced."""
     failures, size = 0, -1

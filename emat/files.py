@@ -10,6 +10,7 @@ import itertools
 import json
 import os
 import platform
+import shutil
 import stat
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -61,9 +62,23 @@ def whole_file(path: Path) -> Iterator[Path]:
             unfinished.unlink()
 
 
+@contextmanager
+def temporary_folder(parent: Path) -> Iterator[Path]:
+    """Make a folder in `parent` that is removed when the block ends; if the process is killed, by the next one."""
+    folder = parent / f"{UNFINISHED}{_machine()}-{os.getpid()}-{next(_numbers)}"
+    with writing(folder):
+        parent.mkdir(parents=True, exist_ok=True)
+        remove_unfinished(parent)
+        folder.mkdir()
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 @cache
 def remove_unfinished(folder: Path) -> None:
-    """Remove the unfinished files in a folder that killed processes of this machine left; once in a process."""
+    """Remove what killed processes of this machine left unfinished in a folder; once in a process."""
     import psutil
 
     with suppress(OSError):
@@ -74,7 +89,7 @@ def remove_unfinished(folder: Path) -> None:
                 continue
             if not psutil.pid_exists(int(process)):
                 with suppress(OSError):
-                    (folder / name).unlink()
+                    shutil.rmtree(folder / name) if (folder / name).is_dir() else (folder / name).unlink()
 
 
 @cache

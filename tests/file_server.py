@@ -1,9 +1,12 @@
 """An HTTP server on this machine that misbehaves as told, for the tests of downloads."""
 
 import threading
+import time
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 ETAG = '"version-1"'
+PIECES = 16  # of an answer that is sent slowly
 
 
 class Server:
@@ -15,6 +18,7 @@ class Server:
         self.breaks_after: list[int] = []  # bytes after which each of the first answers ends
         self.announced: str | None = None  # checksum in a redirect, as the hub does
         self.ranges: list[str | None] = []  # what each request asked for
+        self.pause = 0.0  # seconds between the pieces of an answer
         self.delay = threading.Event()
         self.delay.set()
         self.http = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
@@ -48,7 +52,12 @@ class Server:
                 self.send_header("ETag", server.etag)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
-                self.wfile.write(body[: server.breaks_after.pop(0)] if server.breaks_after else body)
+                body = body[: server.breaks_after.pop(0)] if server.breaks_after else body
+                piece = max(1, -(-len(body) // PIECES)) if server.pause else max(1, len(body))
+                with suppress(ConnectionError):  # whoever asked may have been killed
+                    for start in range(0, len(body), piece):
+                        self.wfile.write(body[start : start + piece])
+                        time.sleep(server.pause)
 
             def log_message(self, format: str, *args: object) -> None:
                 pass

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from emat.backbone.base import used_tensors
-from emat.download import download
+from emat.download import download, forget_download
 from emat.errors import EmatError
 from emat.files import emat_home, file_sha256, locked
 from emat.tensor_files import digest, misfits, read_metadata, read_tensors, shapes_of, write_tensors
@@ -132,14 +132,17 @@ def fetch_weights(spec: "BackboneSpec") -> LocalWeights:
         path.with_suffix(".lock"),
         waiting=lambda: _say(f"waiting for another process that fetches {spec.name}"),
     ):
-        if found := find_weights(spec):
-            return found
-        failures = []
-        for url in spec.urls:
+        found, failures = find_weights(spec), []
+        for url in spec.urls if found is None else ():
             try:
-                return _fetch_from(url, spec)
+                found = _fetch_from(url, spec)
+                break
             except EmatError as error:
                 failures.append(str(error))
+        if found is not None:
+            for url in spec.urls:  # what broke off, and what a killed process left
+                forget_download(_arriving(url, spec))
+            return found
     raise EmatError(_nowhere(spec, failures))
 
 
@@ -216,9 +219,13 @@ def backbone_state(spec: "BackboneSpec", largest_checked: int | None = None) -> 
     return BackboneState(spec.name, state, found.path, found.origin, found.source, found.sha256, known, problem)
 
 
+def _arriving(url: str, spec: "BackboneSpec") -> Path:
+    """Return where a file is downloaded to; its name has the source, so that no other source continues it."""
+    return backbone_file(spec.name).with_name(f"{spec.name}.{urlsplit(url).netloc}.{url.rsplit('/', 1)[1]}")
+
+
 def _fetch_from(url: str, spec: "BackboneSpec") -> LocalWeights:
-    # The name contains the source, so that a download that broke off is never continued from another source.
-    arrived = backbone_file(spec.name).with_name(f"{spec.name}.{urlsplit(url).netloc}.{url.rsplit('/', 1)[1]}")
+    arrived = _arriving(url, spec)
     download(url, arrived)
     try:
         return store_weights(spec, read_backbone(spec, arrived), url, file_sha256(arrived))

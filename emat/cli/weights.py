@@ -84,7 +84,9 @@ def fetch(
         return
     spec = find_backbone(name)
     for part in spec.parts or (spec,):
-        found = find_weights(part) or fetch_weights(part)
+        found = find_weights(part)
+        if found is None or found.origin == "cache":  # also removes what a killed download left
+            found = fetch_weights(part)
         verified(part, found)
         typer.echo(f"{part.name}: verified, {found.path}")
 

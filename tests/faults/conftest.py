@@ -44,6 +44,7 @@ class Commands:
         kill_after: float | None = None,
         file_limit: int | None = None,
         home: Path | None = None,
+        server: str | None = None,
     ) -> Ended:
         """Run `emat ARGUMENTS`, and kill it after so many seconds if it has not ended by then."""
         asked = {
@@ -51,6 +52,7 @@ class Commands:
             "kill_after": kill_after,
             "file_limit": file_limit,
             "home": None if home is None else str(home),
+            "server": server,
         }
         self._process.stdin.write(json.dumps(asked) + "\n")
         self._process.stdin.flush()

@@ -1,7 +1,8 @@
 """Runs commands of emat in children that can be killed, each within a limit of file size; torch is loaded only once.
 
 It reads a JSON object on each line and answers with one: {"arguments": [...], "kill_after": seconds or null,
-"file_limit": bytes or null, "home": folder or null} gives {"code": ..., "out": ..., "err": ..., "seconds": ...}.
+"file_limit": bytes or null, "home": folder or null, "server": address of weights or null} gives {"code": ...,
+"out": ..., "err": ..., "seconds": ...}.
 """
 
 import contextlib
@@ -12,6 +13,8 @@ import signal
 import sys
 import time
 import traceback
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import emat.cli.convert
@@ -21,20 +24,35 @@ import emat.cli.predict
 import emat.cli.train
 import emat.cli.weights
 import emat.inference.segmenter  # noqa: F401
+from emat.backbone.registry import BACKBONES
+from emat.backbone.vit import ViT
 from emat.cli import main
+from emat.methods import published
 
 
-def child(arguments: list[str], file_limit: int | None, home: str | None, out: int, err: int) -> None:
+def take_weights_from(server: str) -> None:
+    """Fetch published heads, and the backbone `dinov2-s`, from a server on this machine; the backbone is narrow."""
+    make = partial(ViT, 48, 12, 6, patch=14, pos_grid=5)
+    BACKBONES["dinov2-s"] = replace(
+        BACKBONES["dinov2-s"], make=make, width=8, image_size=56, urls=(f"{server}/backbone.safetensors",)
+    )
+    published.HOST = server
+    os.environ["no_proxy"] = "127.0.0.1"
+
+
+def child(asked: dict[str, Any], out: int, err: int) -> None:
     """Run a command in this process and end it; nothing of the parent may go on here."""
     code = 1
     try:
         os.dup2(out, 1)
         os.dup2(err, 2)
-        if file_limit is not None:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (file_limit, file_limit))
-        if home is not None:
-            os.environ["EMAT_HOME"] = home
-        main(arguments)
+        if (limit := asked["file_limit"]) is not None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+        if asked["home"] is not None:
+            os.environ["EMAT_HOME"] = asked["home"]
+        if asked["server"] is not None:
+            take_weights_from(asked["server"])
+        main(asked["arguments"])
         code = 0
     except SystemExit as ended:
         code = int(ended.code or 0)
@@ -53,7 +71,7 @@ def run(asked: dict[str, Any]) -> dict[str, object]:
     began = time.monotonic()
     process = os.fork()
     if process == 0:
-        child(asked["arguments"], asked["file_limit"], asked["home"], pipes[0][1], pipes[1][1])
+        child(asked, pipes[0][1], pipes[1][1])
     after = asked["kill_after"]
     if after is not None:
         while time.monotonic() - began < after:

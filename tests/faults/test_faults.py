@@ -1,6 +1,7 @@
 """Killed, out of room, not allowed, or two at once: nothing is lost, half-written or said in a traceback."""
 
 import csv
+import io
 import json
 import os
 import random
@@ -12,10 +13,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save
 
+from emat.backbone.vit import ViT
 from emat.files import UNFINISHED
+from emat.model import build
 from tests.faults.conftest import Commands
+from tests.file_server import Server
+from tests.test_archives import write_archive
 
 KILLS = 2  # of each command
 EVALUATION = ("eval", "--method", "prototype", "--size", 64, "--device", "cpu", "--folds", 2, "--tasks", 6)
@@ -110,6 +115,52 @@ def test_a_killed_import_of_weights_leaves_all_or_nothing(commands: Commands, he
     ended = commands.run(*words, home=folder / "killed")
     assert ended.code == 0, ended.err
     assert files_in(folder / "killed") == files_in(folder / "whole")
+
+
+def narrow_backbone() -> dict[str, torch.Tensor]:
+    torch.manual_seed(0)
+    return ViT(48, 12, 6, patch=14, pos_grid=5).state_dict()
+
+
+def published_archive(folder: Path) -> bytes:
+    """An archive as the authors publish it: a checkpoint for each fold, with the backbone in each."""
+    content = {}
+    for fold in range(4):
+        state = {f"backbone.{name}": value for name, value in narrow_backbone().items()}
+        state |= {f"learner.{name}": value for name, value in build("emat", 72).state_dict().items()}
+        file = io.BytesIO()
+        torch.save({"state_dict": state}, file)
+        content[f"emat-coco/fold-{fold}/best.ckpt"] = file.getvalue()
+    return write_archive(folder / "archive", content, "zip").read_bytes()
+
+
+@pytest.mark.parametrize("name", ["emat-coco", "dinov2-s"])
+def test_a_killed_download_of_weights_leaves_nothing_behind_when_it_is_run_again(
+    commands: Commands, tmp_path: Path, name: str
+) -> None:
+    server = Server(published_archive(tmp_path) if name == "emat-coco" else save(narrow_backbone()))
+    server.pause = 0.02
+    words, address = ("weights", "fetch", name), server.url.rpartition("/")[0]
+    whole = commands.run(*words, home=tmp_path / "whole", server=address)
+    assert whole.code == 0, whole.err
+    chance, killed = random.Random(name), tmp_path / "killed"
+    for _ in range(3 * KILLS):
+        commands.run(*words, home=killed, server=address, kill_after=chance.uniform(0, 1) * whole.seconds)
+        kept = [path for path in killed.rglob("*.safetensors") if UNFINISHED not in path.name]
+        assert all(load_file(path) for path in kept), "a file that is there is whole"
+    ended = commands.run(*words, home=killed, server=address)
+    assert ended.code == 0, ended.err
+    assert files_in(killed) == files_in(tmp_path / "whole")
+    assert not list(killed.rglob(f"{UNFINISHED}*"))
+    # Killed after the weights were stored and before the download was removed:
+    folder = next(path for path in killed.rglob("*.safetensors") if name in path.name).parent
+    left = f"{name}.archive-0" if name == "emat-coco" else f"{name}.{server.url.split('/')[2]}.backbone.safetensors"
+    for suffix in ("", ".part", ".part.etag"):
+        (folder / f"{left}{suffix}").write_bytes(b"x")
+    assert commands.run(*words, home=killed, server=address).code == 0
+    assert files_in(killed) == files_in(tmp_path / "whole")
+    server.http.shutdown()
+    server.http.server_close()
 
 
 @pytest.mark.parametrize("verb", ["fit", "predict", "convert"])
