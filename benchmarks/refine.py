@@ -91,7 +91,7 @@ def pascal_tasks(lists: Path, split: str, folds: list[int], count: int, has_clas
     return tasks
 
 
-def folder_tasks(dataset: Dataset, masks: Path, count: int, shots: int, seed: int = 0) -> Iterator[Task]:
+def folder_tasks(dataset: Dataset, masks: Path, count: int, shots: int, seed: int) -> Iterator[Task]:
     """`count` tasks of a folder of masks; every class has its turn."""
     by_class: dict[int, list[str]] = defaultdict(list)
     for path in sorted(masks.glob("*.png")):
@@ -250,6 +250,7 @@ def main() -> None:
     parser.add_argument("--original", action="store_true", help="queries may lack the class, as in the paper")
     parser.add_argument("--tasks", type=int, default=15, help="of each fold, or of the folder")
     parser.add_argument("--shots", type=int, default=1, help="of a folder's tasks")
+    parser.add_argument("--seed", type=int, default=0, help="of a folder's tasks; rules were chosen with seed 1")
     parser.add_argument("--cache", type=Path, required=True)
     parser.add_argument("--weights", type=Path, help="mobile_sam.pt; default: emat's home folder or a download")
     parser.add_argument("--minutes", type=float, default=1e9, help="after which no task is begun")
@@ -262,7 +263,7 @@ def main() -> None:
         tasks = pascal_tasks(given.lists, given.split, folds, given.tasks, not given.original)
         maps = HeadMaps(dataset, given.heads)
     else:
-        tasks = list(folder_tasks(dataset, given.data / "SegmentationClass", given.tasks, given.shots))
+        tasks = list(folder_tasks(dataset, given.data / "SegmentationClass", given.tasks, given.shots, given.seed))
         maps = SegmenterMaps(dataset)
     kept = Kept(folder, dataset, maps, load_mobilesam(given.weights))
     journal = Journal(folder / "results.journal", {"rules": RULES})
