@@ -36,7 +36,7 @@ from emat.images import Pixels
 from emat.journal import Journal
 from emat.methods.base import PAPER_THRESHOLDS, TaskEvidence
 from emat.refine.mobilesam import EncodedPhoto, MobileSAM, load_mobilesam
-from emat.refine.refiner import RULES, Refinement, examples_suit, refine_maps
+from emat.refine.refiner import RULES, Refinement, can_draw, examples_suit, refine_maps
 from emat.tasks.sampling import TaskSampler, load_split
 from emat.tasks.task import Protocol
 
@@ -166,6 +166,11 @@ class Kept:
         embedding = self._array(self.folder / "mobilesam" / f"{name}.npy", lambda: self._encode(photo))
         return EncodedPhoto(torch.from_numpy(embedding).float(), (photo.shape[0], photo.shape[1]))
 
+    def suits(self, name: str, class_id: int) -> bool:
+        """Whether auto refines a class, by one example of it."""
+        photo, mask = self.dataset.image(name), self.dataset.mask(name) == class_id
+        return examples_suit([mask]) and can_draw(self.sam, photo, mask, self.encoded(name))
+
     def _encode(self, photo: Pixels) -> NDArray[np.float32]:
         started = time.process_time()
         encoded = self.sam.encode(photo).embedding.numpy()
@@ -186,7 +191,7 @@ def measure(task: Task, kept: Kept) -> Iterator[Measured]:
     """All ways to refine one task."""
     photo, map_, threshold = kept.dataset.image(task.query), kept.map(task), kept.maps.threshold
     truth = kept.dataset.mask(task.query) == task.class_id
-    suited = examples_suit([kept.dataset.mask(name) == task.class_id for name in task.supports])
+    suited = sum(kept.suits(name, task.class_id) for name in task.supports) > len(task.supports) / 2
     encode = cache(lambda: kept.encoded(task.query))
     if (map_ >= threshold).any():
         encode()  # not to be counted as time of the first way that asks

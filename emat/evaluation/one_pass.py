@@ -27,7 +27,7 @@ from emat.features import FeatureCache
 from emat.images import VOID, Pixels
 from emat.methods.base import PAPER_THRESHOLDS, Decision, LabelledFeatures, Learnt, Method, TaskEvidence, Thresholds
 from emat.methods.label_map import make_label_map
-from emat.refine.refiner import Refinement, examples_suit, refine_maps, shared_mobilesam
+from emat.refine.refiner import Refinement, can_draw, examples_suit, refine_maps, shared_mobilesam
 from emat.tasks.task import Configuration, Task
 
 Result = TypeVar("Result")
@@ -286,7 +286,10 @@ class RefinedTasks:
     def _suits(self, name: str, way: int) -> bool:
         with self._lock:
             if (name, way) not in self._suited:
-                self._suited[name, way] = examples_suit([self._dataset.mask(name) == way])
+                mask = self._dataset.mask(name) == way
+                self._suited[name, way] = examples_suit([mask]) and (
+                    self._sam is None or can_draw(self._sam, self._dataset.image(name), mask)
+                )
             return self._suited[name, way]
 
 

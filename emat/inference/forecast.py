@@ -24,7 +24,7 @@ from emat.inference.known_examples import FittedExample, KnownExamples
 from emat.inference.prediction import Prediction, refined
 from emat.inference.tiles import WHOLE
 from emat.methods.leave_out import Learnt
-from emat.refine.refiner import examples_suit, shared_mobilesam
+from emat.refine.refiner import can_draw, examples_suit, shared_mobilesam
 
 if TYPE_CHECKING:  # the segmenter takes its forecast from here
     from emat.inference.segmenter import Segmenter
@@ -173,7 +173,8 @@ def suits_refinement(known: KnownExamples, name: str, predict: Callable[[Pixels,
     """Return whether "auto" refines a class; it is found out once for the same examples.
 
     The class's masks must show few, large and thick objects. With two or more examples, these are also left out in
-    turn, predicted from the others and refined: refinement must not lose IoU on average.
+    turn, predicted from the others and refined: refinement must not lose IoU on average. With one example, MobileSAM
+    must be able to draw its mask.
 
     Args:
         known: The examples.
@@ -184,10 +185,19 @@ def suits_refinement(known: KnownExamples, name: str, predict: Callable[[Pixels,
         # A sparse example's picture shows strokes, which say nothing about the object's shape.
         painted = [one for one in known.examples if one.working is None or not one.working.sparse]
         pictures = [one.thumbnail for one in painted if one.thumbnail is not None and name in one.thumbnail.masks]
-        known.refined[name] = (
-            examples_suit([picture.masks[name] for picture in pictures]) and gain_of(known, name, predict) >= 0
+        known.refined[name] = examples_suit([picture.masks[name] for picture in pictures]) and _is_drawn(
+            known, name, predict
         )
     return known.refined[name]
+
+
+def _is_drawn(known: KnownExamples, name: str, predict: Callable[[Pixels, KnownExamples], Prediction]) -> bool:
+    """Whether MobileSAM draws what the examples of a class show; True where it cannot be asked."""
+    sam = shared_mobilesam("auto")
+    shown = [one.working for one in known.examples if name in one.encodings and _is_whole(one)]
+    if sam is not None and len(shown) == 1 and shown[0] is not None:
+        return can_draw(sam, shown[0].photo, shown[0].masks[name] == 1)
+    return gain_of(known, name, predict) >= 0
 
 
 def gain_of(known: KnownExamples, name: str, predict: Callable[[Pixels, KnownExamples], Prediction]) -> float:

@@ -4,7 +4,7 @@ MobileSAM is asked with points and with a box, never with the map as a mask: giv
 again and is sure of it, which a score cannot tell from a good answer.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,10 +12,10 @@ import torch
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from emat.images import Pixels, resize_photo
+from emat.images import Pixels, resize_mask, resize_photo
 from emat.refine.mask_decoder import MASK_SIDE, SIDE
 from emat.refine.mobilesam import Answers, EncodedPhoto, MobileSAM, Prompt, inner_size
-from emat.refine.regions import Map, MapRegion, Mask, Point, points_against
+from emat.refine.regions import Map, MapRegion, Mask, Point, find_regions, points_against
 
 MOST_REGIONS = 5  # of a class that MobileSAM is asked about; more are texture, or too small for it
 LEAST_EVIDENCE = 0.3  # mean probability of a mask's pixels: MobileSAM then drew something that the map does not mean
@@ -93,20 +93,53 @@ def best_candidates(
         belief: (h, w), the probability of the class with the threshold at 0.5.
         others: (h, w) each, the certainties of the other classes.
     """
-    size = belief.shape[0], belief.shape[1]
-    asked = regions[:MOST_REGIONS]
-    if not asked:
-        return []
-    gradient = gradient_of(resize_photo(photo, size))
     best = []
-    answers = ask(sam, encoded, asked, [points_against(region, others) for region in asked], size)
-    for region, answered in zip(asked, answers, strict=True):
-        judge = Judge(region, np.where(_elsewhere(region, regions), 0, belief), gradient)
-        unrefined = judge.unrefined()
-        drawn = [candidate for answer in answered for candidate in judge.answered(answer)]
+    for unrefined, drawn in _candidates(sam, encoded, photo, regions, belief, others):
         chosen = max((unrefined, *drawn), key=Candidate.score)
         best.append(chosen if chosen.evidence >= LEAST_EVIDENCE else unrefined)
     return best
+
+
+def drawing_iou(sam: MobileSAM, encoded: EncodedPhoto, photo: Pixels, mask: Mask) -> float:
+    """How well MobileSAM draws a mask that is known: the IoU of what it draws of the mask's regions with them.
+
+    MobileSAM is asked as it is about a map, and the region itself is not a candidate. The result is 0 if nothing of the
+    mask is large enough to be asked about.
+
+    Args:
+        sam: MobileSAM.
+        encoded: Its encoding of the photo.
+        photo: (H, W, 3).
+        mask: (H, W).
+    """
+    size = sheet_size(encoded.size)
+    known = (resize_mask(mask.astype(np.uint8), size) > 0).astype(np.float32)
+    regions = find_regions(known)[:MOST_REGIONS]
+    shown, drawn = np.zeros(size, bool), np.zeros(size, bool)
+    for region, (_, answers) in zip(regions, _candidates(sam, encoded, photo, regions, known), strict=True):
+        shown |= region.mask
+        drawn |= max(answers, key=Candidate.score).mask
+    return float((shown & drawn).sum() / max(int((shown | drawn).sum()), 1))
+
+
+def _candidates(
+    sam: MobileSAM,
+    encoded: EncodedPhoto,
+    photo: Pixels,
+    regions: Sequence[MapRegion],
+    belief: Map,
+    others: Sequence[Map] = (),
+) -> Iterator[tuple[Candidate, list[Candidate]]]:
+    """For each of the largest regions the region itself, and what MobileSAM drew; arguments as above."""
+    size = belief.shape[0], belief.shape[1]
+    asked = regions[:MOST_REGIONS]
+    if not asked:
+        return
+    gradient = gradient_of(resize_photo(photo, size))
+    answers = ask(sam, encoded, asked, [points_against(region, others) for region in asked], size)
+    for region, answered in zip(asked, answers, strict=True):
+        judge = Judge(region, np.where(_elsewhere(region, regions), 0, belief), gradient)
+        yield judge.unrefined(), [candidate for answer in answered for candidate in judge.answered(answer)]
 
 
 def ask(

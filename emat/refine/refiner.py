@@ -17,18 +17,19 @@ from scipy import ndimage
 
 from emat.errors import EmatError
 from emat.images import Pixels, resize_map, resize_mask, resize_photo
-from emat.refine.candidates import Candidate, best_candidates, sheet_size
+from emat.refine.candidates import Candidate, best_candidates, drawing_iou, sheet_size
 from emat.refine.mobilesam import EncodedPhoto, MobileSAM, available_mobilesam, find_mobilesam, required_mobilesam
 from emat.refine.regions import Map, MapRegion, Mask, belief, certainty, find_regions
 
 Refinement = Literal["auto", "mobilesam", "guided"]
 Way = Literal["mobilesam", "guided", "none"]  # what became of it
 
-RULES = 4  # goes up with every change of the rules below, so that no evaluation mixes masks of both
+RULES = 5  # goes up with every change of the rules below, so that no evaluation mixes masks of both
 
 MOST_OBJECTS = 8  # for auto
 SMALLEST_OBJECT = 0.003  # of the photo's area, for auto
 THINNEST_OBJECT = 0.03  # of the photo's longer side, for auto
+LEAST_DRAWN = 0.7  # IoU of what MobileSAM draws of an example with the mask of the example, for auto
 EXAMPLE_SIDE = 160  # pixels at which the masks of examples are looked at
 LEAST_COVERED = 0.5  # of a class's area that must lie in such objects, for auto
 
@@ -118,6 +119,15 @@ def examples_suit(masks: Sequence[Mask]) -> bool:
     """
     shown = [_small(mask).astype(np.float32) for mask in masks if mask.any()]
     return not shown or sum(suits(find_regions(mask), mask) for mask in shown) > len(shown) / 2
+
+
+def can_draw(sam: MobileSAM, photo: Pixels, mask: Mask, encoded: EncodedPhoto | None = None) -> bool:
+    """Whether MobileSAM draws the mask (H, W) of an example well, if it is asked about it as about a map.
+
+    It draws things with an outline. Where a class is a texture, or has holes that count as the class's background, it
+    does not even find the mask that is known, and would spoil masks that are not.
+    """
+    return drawing_iou(sam, encoded or sam.encode(photo), photo, mask) >= LEAST_DRAWN
 
 
 def _small(mask: Mask) -> Mask:

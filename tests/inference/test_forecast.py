@@ -153,6 +153,18 @@ def test_the_examples_that_are_left_out_decide(mobilesam: MobileSAM, monkeypatch
     assert len(left_out) == asked, "the same examples are asked once"
 
 
+def test_one_example_must_show_what_mobilesam_can_draw(mobilesam: MobileSAM, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("emat.refine.mobilesam._loaded", [mobilesam])
+    photo, disc = disc_photo()
+    ring = disc & ~ndimage.binary_erosion(disc, iterations=10)  # nothing in the photo shows its inner edge
+
+    def predict(photo: Pixels, others: KnownExamples) -> Prediction:
+        raise AssertionError("nothing is predicted")
+
+    assert suits_refinement(known(photo, disc), "it", predict)
+    assert not suits_refinement(known(photo, ring), "it", predict)
+
+
 def test_one_example_or_thin_ones_are_never_left_out() -> None:
     photo, disc = disc_photo()
 

@@ -5,9 +5,9 @@ from scipy import ndimage
 
 from emat.errors import EmatError
 from emat.images import Pixels
-from emat.refine.candidates import Judge, best_candidates, gradient_of, sheet_size
+from emat.refine.candidates import Judge, best_candidates, drawing_iou, gradient_of, sheet_size
 from emat.refine.mobilesam import EncodedPhoto, MobileSAM
-from emat.refine.refiner import check_refinement, examples_suit, guided, refine_maps
+from emat.refine.refiner import can_draw, check_refinement, examples_suit, guided, refine_maps
 from emat.refine.regions import Map, Mask, belief, certainty, find_regions
 
 THRESHOLD = 0.35
@@ -130,3 +130,14 @@ def test_any_size_gives_its_own_size_and_probabilities(size: tuple[int, int]) ->
     assert out.shape == size
     assert out.dtype == np.float32
     assert 0 <= out.min() <= out.max() <= 1
+
+
+def test_mobilesam_draws_a_disc_but_not_a_ring_that_the_photo_does_not_show(mobilesam: MobileSAM) -> None:
+    photo, disc = scene()
+    encoded = mobilesam.encode(photo)
+    ring = disc & ~ndimage.binary_erosion(disc, iterations=10)
+    assert drawing_iou(mobilesam, encoded, photo, disc) > 0.9
+    assert drawing_iou(mobilesam, encoded, photo, ring) < 0.6
+    assert drawing_iou(mobilesam, encoded, photo, np.zeros_like(disc)) == 0
+    assert can_draw(mobilesam, photo, disc, encoded)
+    assert not can_draw(mobilesam, photo, ring, encoded)
