@@ -198,8 +198,9 @@ def measure(task: Task, kept: Kept) -> Iterator[Measured]:
     for way in WAYS:
         started = time.process_time()
         refined, chosen = map_, "none"
-        if way != "unrefined" and (way != "auto" or suited):
-            found = refine_maps(photo, {"it": map_}, threshold, cast("Refinement", way), kept.sam, encode)
+        if way != "unrefined":
+            asked = cast("Refinement", "guided" if way == "auto" and not suited else way)
+            found = refine_maps(photo, {"it": map_}, threshold, asked, kept.sam, encode)
             refined, chosen = found.maps["it"], found.ways["it"]
         seconds, mask = time.process_time() - started, refined >= threshold
         both, either = int((mask & truth).sum()), int((mask | truth).sum())

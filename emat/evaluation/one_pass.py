@@ -271,17 +271,18 @@ class RefinedTasks:
             ways: Sequence[int], shots: Sequence[Sequence[str]], probabilities: NDArray[np.float32]
         ) -> NDArray[np.uint8]:
             maps = {str(way): map_ for way, map_ in zip(ways, probabilities, strict=True)}
-            chosen = {str(way): maps[str(way)] for way, names in zip(ways, shots, strict=True) if self._may(way, names)}
-            refined = refine_maps(photo, chosen, self._threshold, self._refine, sam, encode)
-            return make_label_map([refined.maps.get(name, map_) for name, map_ in maps.items()], self._threshold)
+            chosen = {str(way): self._way_of(way, names) for way, names in zip(ways, shots, strict=True)}
+            refined = refine_maps(photo, maps, self._threshold, chosen, sam, encode)
+            return make_label_map(refined.maps.values(), self._threshold)
 
         return refine
 
-    def _may(self, way: int, names: Sequence[str]) -> bool:
+    def _way_of(self, way: int, names: Sequence[str]) -> Refinement:
+        """How a way is refined: "auto" leaves what does not suit MobileSAM to the photo's edges."""
         if self._refine != "auto":
-            return True
+            return self._refine
         answers = [self._suits(name, way) for name in dict.fromkeys(names)]
-        return sum(answers) > len(answers) / 2
+        return "auto" if sum(answers) > len(answers) / 2 else "guided"
 
     def _suits(self, name: str, way: int) -> bool:
         with self._lock:

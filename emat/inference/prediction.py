@@ -202,17 +202,16 @@ def likely_classes(prediction: Prediction) -> set[str]:
 def refined(prediction: Prediction, refine: Refinement | None, suited: Callable[[str], bool]) -> Prediction:
     """Return the prediction with refined maps of the classes that are likely present; itself if `refine` is None.
 
-    "auto" refines only the classes for which `suited` says so.
+    "auto" asks MobileSAM only about the classes for which `suited` says so; the others follow the photo's edges.
     """
     likely = likely_classes(prediction)
-    present = {
-        name: map_
-        for name, map_ in prediction.maps.items()
-        if name in likely and refine is not None and (refine != "auto" or suited(name))
-    }
+    present = {name: map_ for name, map_ in prediction.maps.items() if name in likely}
     if refine is None or not present:
         return prediction
-    answer = refine_maps(prediction.photo, present, prediction.thresholds.mask, refine, shared_mobilesam(refine))
+    chosen: dict[str, Refinement] = {
+        name: "guided" if refine == "auto" and not suited(name) else refine for name in present
+    }
+    answer = refine_maps(prediction.photo, present, prediction.thresholds.mask, chosen, shared_mobilesam(refine))
     maps = {**prediction.maps, **answer.maps}
     drawn = {name: maps[name] for name in maps if name in likely}
     if answer.objects:  # whole objects now compete, so what a class keeps of a region that it lost is not an object

@@ -33,7 +33,8 @@ LEAST_DRAWN = 0.7  # IoU of what MobileSAM draws of an example with the mask of 
 EXAMPLE_SIDE = 160  # pixels at which the masks of examples are looked at
 LEAST_COVERED = 0.5  # of a class's area that must lie in such objects, for auto
 
-RADIUS = 0.02  # of a window, as a share of the longer side
+LARGEST_RADIUS = 0.04  # of the guided filter's windows, as a share of the longer side
+SMALLEST_RADIUS = 1.5  # pixels at which the filter works: a map that is sharper than this stays as it is
 EDGE = 0.02  # differences of colour, of 0 to 1, that begin to count as an edge
 LONGEST_SIDE = 640  # at which the filter works: what it finds is smooth enough to be enlarged
 
@@ -83,7 +84,7 @@ def refine_maps(
         regions = find_regions(sheets[name])
         out.ways[name] = _way(refine if isinstance(refine, str) else refine[name], regions, sheets[name], sam)
         if out.ways[name] == "guided":
-            out.maps[name] = guided(map_, photo)
+            out.maps[name] = guided(map_, photo, threshold)
         elif out.ways[name] == "mobilesam" and sam is not None:
             encoded = encoded or (sam.encode(photo) if encode is None else encode())
             others = [sheet for other, sheet in sheets.items() if other != name]
@@ -96,9 +97,10 @@ def refine_maps(
 
 def _way(refine: Refinement, regions: Sequence[MapRegion], certain: Map, sam: MobileSAM | None) -> Way:
     """How one class is refined on one photo."""
-    if not regions or (refine == "auto" and not suits(regions, certain)):
+    if not (certain >= 0.5).any():
         return "none"
-    return "guided" if refine == "guided" or sam is None else "mobilesam"
+    asked = refine == "mobilesam" or (refine == "auto" and suits(regions, certain))
+    return "mobilesam" if asked and regions and sam is not None else "guided"
 
 
 def suits(regions: Sequence[MapRegion], certain: Map) -> bool:
@@ -137,14 +139,18 @@ def _small(mask: Mask) -> Mask:
     return resize_mask(mask.astype(np.uint8), size) > 0
 
 
-def guided(probability: Map, photo: Pixels, radius: float = RADIUS, edge: float = EDGE) -> Map:
+def guided(probability: Map, photo: Pixels, threshold: float = 0.5, radius: float | None = None) -> Map:
     """Draw a probability map (h, w) again along the edges of a photo (H, W, 3).
 
+    In every small window the map is explained as a linear function of the photo's colours (the guided filter of He, Sun
+    and Tang), so that it changes where the colours change and is smooth where they are.
+
     Args:
-        probability: how likely each pixel belongs to a class; of any size.
-        photo: the photo it is about.
-        radius: of the windows, as a share of the longer side.
-        edge: how different colours, of 0 to 1, must be to count as an edge.
+        probability: How likely each pixel belongs to a class; of any size.
+        photo: The photo that it is about.
+        threshold: The probability from which a pixel belongs to the class.
+        radius: Of the windows, as a share of the longer side; by default as far as the map is undecided around its
+            borders, so that a coarse map changes and a sharp one stays.
 
     >>> photo = np.zeros((40, 60, 3), np.uint8)
     >>> photo[:, 33:] = 255
@@ -156,9 +162,36 @@ def guided(probability: Map, photo: Pixels, radius: float = RADIUS, edge: float 
     height, width = probability.shape
     shrink = min(1.0, LONGEST_SIDE / max(height, width))
     size = max(1, round(height * shrink)), max(1, round(width * shrink))
+    if radius is None:
+        radius = min(LARGEST_RADIUS, undecided_reach(probability, threshold) / max(height, width))
+    if radius * max(size) < SMALLEST_RADIUS:
+        return probability
     guide = resize_photo(photo, size).astype(np.float32) / np.float32(255)  # (h', w', 3)
-    drawn = _filtered(resize_map(probability, size), guide, max(1, round(radius * max(size))), edge**2)
+    drawn = _filtered(resize_map(probability, size), guide, max(1, round(radius * max(size))), EDGE**2)
     return np.clip(resize_map(drawn, (height, width)), 0, 1)
+
+
+def undecided_reach(probability: Map, threshold: float) -> float:
+    """How many pixels it takes a map (h, w) to become certain on either side of its borders; 0 without a border.
+
+    >>> ramp = np.linspace(0, 1, 41, dtype=np.float32)[None].repeat(9, axis=0)
+    >>> round(undecided_reach(ramp, 0.5))
+    20
+    """
+    inside = probability >= threshold
+    border = np.zeros_like(inside)
+    border[:, 1:] |= inside[:, 1:] != inside[:, :-1]
+    border[1:] |= inside[1:] != inside[:-1]
+    y, x = np.nonzero(border)
+    if len(y) == 0:
+        return 0.0
+
+    def at(dy: int, dx: int) -> Map:
+        rows, columns = np.clip(y + dy, 0, inside.shape[0] - 1), np.clip(x + dx, 0, inside.shape[1] - 1)
+        return belief(probability[rows, columns], threshold)
+
+    slope = np.hypot(at(1, 0) - at(-1, 0), at(0, 1) - at(0, -1)) / 2
+    return 0.5 / max(float(np.median(slope)), 1e-6)
 
 
 def _filtered(values: Map, guide: Map, radius: int, smoothness: float) -> Map:

@@ -7,7 +7,7 @@ from emat.errors import EmatError
 from emat.images import Pixels
 from emat.refine.candidates import Judge, best_candidates, drawing_iou, gradient_of, sheet_size
 from emat.refine.mobilesam import EncodedPhoto, MobileSAM
-from emat.refine.refiner import can_draw, check_refinement, examples_suit, guided, refine_maps
+from emat.refine.refiner import can_draw, check_refinement, examples_suit, guided, refine_maps, undecided_reach
 from emat.refine.regions import Map, Mask, belief, certainty, find_regions
 
 THRESHOLD = 0.35
@@ -50,14 +50,14 @@ def test_without_weights_the_mask_follows_the_photos_edges() -> None:
     assert iou(refined.maps["disc"] >= THRESHOLD, disc) > iou(map_ >= THRESHOLD, disc)
 
 
-def test_many_small_things_are_left_as_they_are() -> None:
+def test_mobilesam_is_not_asked_about_many_small_things() -> None:
     photo, _ = scene()
     map_ = np.zeros((150, 200), np.float32)
     map_[10:140:12, 10:190:12] = 0.9
     map_ = ndimage.maximum_filter(map_, 4)
     refined = refine_maps(photo, {"cell": map_}, THRESHOLD, "auto", MobileSAM())
-    assert refined.ways == {"cell": "none"}
-    assert np.array_equal(refined.maps["cell"], map_)
+    assert refined.ways == {"cell": "guided"}
+    assert np.array_equal(refined.maps["cell"], map_), "a map with sharp borders stays as it is"
 
 
 def test_a_map_without_the_class_stays_empty() -> None:
@@ -141,3 +141,13 @@ def test_mobilesam_draws_a_disc_but_not_a_ring_that_the_photo_does_not_show(mobi
     assert drawing_iou(mobilesam, encoded, photo, np.zeros_like(disc)) == 0
     assert can_draw(mobilesam, photo, disc, encoded)
     assert not can_draw(mobilesam, photo, ring, encoded)
+
+
+def test_a_coarse_map_follows_the_photo_and_a_sharp_one_stays() -> None:
+    photo, disc = scene()
+    sharp = np.where(np.roll(disc, 3, axis=1), 0.9, 0.1).astype(np.float32)
+    coarse = np.asarray(ndimage.gaussian_filter(sharp, 5), np.float32)
+    assert undecided_reach(sharp, 0.5) < 2 < 6 < undecided_reach(coarse, 0.5)
+    changed = [int(((guided(map_, photo) >= 0.5) != (map_ >= 0.5)).sum()) for map_ in (sharp, coarse)]
+    assert changed[0] < changed[1] / 4
+    assert iou(guided(coarse, photo) >= 0.5, disc) > iou(coarse >= 0.5, disc)
