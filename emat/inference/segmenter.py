@@ -50,8 +50,8 @@ class Segmenter:
         tiles: Into how many tiles a side photos are cut beside the whole: None for none, "auto", or a number.
         cache: A feature cache of the same method; with it, a photo that is predicted again is not encoded again.
         refine: How masks are refined: None for not at all; "guided" along the photo's edges; "mobilesam" by MobileSAM,
-            whose weights are downloaded if need be; "auto" refines the classes that show few and large objects, by
-            MobileSAM if its weights are on this machine and else along edges, and leaves the others as they are.
+            whose weights are downloaded if need be; "auto" by MobileSAM where it can draw what the examples of a class
+            show and its weights are on this machine, and else along the photo's edges.
         reading: How photos are read: the stretch of those with more than 8 bits, and the largest size.
 
     A segmenter whose method learns (`Segmenter.load(..., learn=True)`, the default) also trains a pixel classifier on

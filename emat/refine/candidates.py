@@ -15,7 +15,7 @@ from scipy import ndimage
 from emat.images import Pixels, resize_mask, resize_photo
 from emat.refine.mask_decoder import MASK_SIDE, SIDE
 from emat.refine.mobilesam import Answers, EncodedPhoto, MobileSAM, Prompt, inner_size
-from emat.refine.regions import Map, MapRegion, Mask, Point, find_regions, points_against
+from emat.refine.regions import Map, MapRegion, Mask, Point, find_regions, points_against, undecided_reach
 
 MOST_REGIONS = 5  # of a class that MobileSAM is asked about; more are texture, or too small for it
 LEAST_EVIDENCE = 0.3  # mean probability of a mask's pixels: MobileSAM then drew something that the map does not mean
@@ -23,7 +23,10 @@ STABILITY_OFFSET = 1.0  # a stable mask hardly changes when its logits are cut t
 NEAR = 8  # pixels around a region within which the photo's changes are typical
 STRONGEST_EDGE = 4.0
 BOX_MARGIN = 0.05  # of a region's sides, since a coarse region often misses the object's rim
-MAP_IOU = 0.6  # assumed for an unrefined region; MobileSAM states an IoU for each of its own masks
+# The IoU that is assumed for an unrefined region; MobileSAM states one for each of its own masks. A map that is decided
+# close to its borders, such as the learner's, follows the photo already.
+COARSE_MAP_IOU, SHARP_MAP_IOU = 0.6, 0.9
+SHARP_REACH = 0.03  # of the longer side, within which a sharp map is undecided
 
 
 @dataclass(frozen=True)
@@ -137,8 +140,10 @@ def _candidates(
         return
     gradient = gradient_of(resize_photo(photo, size))
     answers = ask(sam, encoded, asked, [points_against(region, others) for region in asked], size)
+    is_sharp = undecided_reach(belief, 0.5) <= SHARP_REACH * max(size)
+    map_iou = SHARP_MAP_IOU if is_sharp else COARSE_MAP_IOU
     for region, answered in zip(asked, answers, strict=True):
-        judge = Judge(region, np.where(_elsewhere(region, regions), 0, belief), gradient)
+        judge = Judge(region, np.where(_elsewhere(region, regions), 0, belief), gradient, map_iou)
         yield judge.unrefined(), [candidate for answer in answered for candidate in judge.answered(answer)]
 
 
@@ -170,16 +175,17 @@ class Judge:
         region: The region.
         belief: (h, w), the probability of the class with the threshold at 0.5; 0 where other regions are.
         gradient: (h, w), how much the photo changes.
+        map_iou: What is assumed of the region itself.
     """
 
-    def __init__(self, region: MapRegion, belief: Map, gradient: Map) -> None:
-        self._region, self._belief, self._gradient = region, belief, gradient
+    def __init__(self, region: MapRegion, belief: Map, gradient: Map, map_iou: float = COARSE_MAP_IOU) -> None:
+        self._region, self._belief, self._gradient, self._map_iou = region, belief, gradient, map_iou
         near = ndimage.binary_dilation(region.mask, iterations=NEAR)
         self._level = max(float(gradient[near].mean()), 1e-6)
 
     def unrefined(self) -> Candidate:
         """The region as the map draws it."""
-        drawn = self._candidate(np.where(self._region.mask, 1, -1).astype(np.float32), MAP_IOU, 1.0)
+        drawn = self._candidate(np.where(self._region.mask, 1, -1).astype(np.float32), self._map_iou, 1.0)
         return replace(drawn, is_region=True)
 
     def answered(self, answers: Answers) -> list[Candidate]:

@@ -19,7 +19,7 @@ from emat.errors import EmatError
 from emat.images import Pixels, resize_map, resize_mask, resize_photo
 from emat.refine.candidates import Candidate, best_candidates, drawing_iou, sheet_size
 from emat.refine.mobilesam import EncodedPhoto, MobileSAM, available_mobilesam, find_mobilesam, required_mobilesam
-from emat.refine.regions import Map, MapRegion, Mask, belief, certainty, find_regions
+from emat.refine.regions import Map, MapRegion, Mask, belief, certainty, find_regions, undecided_reach
 
 Refinement = Literal["auto", "mobilesam", "guided"]
 Way = Literal["mobilesam", "guided", "none"]  # what became of it
@@ -169,29 +169,6 @@ def guided(probability: Map, photo: Pixels, threshold: float = 0.5, radius: floa
     guide = resize_photo(photo, size).astype(np.float32) / np.float32(255)  # (h', w', 3)
     drawn = _filtered(resize_map(probability, size), guide, max(1, round(radius * max(size))), EDGE**2)
     return np.clip(resize_map(drawn, (height, width)), 0, 1)
-
-
-def undecided_reach(probability: Map, threshold: float) -> float:
-    """How many pixels it takes a map (h, w) to become certain on either side of its borders; 0 without a border.
-
-    >>> ramp = np.linspace(0, 1, 41, dtype=np.float32)[None].repeat(9, axis=0)
-    >>> round(undecided_reach(ramp, 0.5))
-    20
-    """
-    inside = probability >= threshold
-    border = np.zeros_like(inside)
-    border[:, 1:] |= inside[:, 1:] != inside[:, :-1]
-    border[1:] |= inside[1:] != inside[:-1]
-    y, x = np.nonzero(border)
-    if len(y) == 0:
-        return 0.0
-
-    def at(dy: int, dx: int) -> Map:
-        rows, columns = np.clip(y + dy, 0, inside.shape[0] - 1), np.clip(x + dx, 0, inside.shape[1] - 1)
-        return belief(probability[rows, columns], threshold)
-
-    slope = np.hypot(at(1, 0) - at(-1, 0), at(0, 1) - at(0, -1)) / 2
-    return 0.5 / max(float(np.median(slope)), 1e-6)
 
 
 def _filtered(values: Map, guide: Map, radius: int, smoothness: float) -> Map:

@@ -64,6 +64,29 @@ def belief(probability: Map, threshold: float) -> Map:
     return np.asarray(1 / (1 + np.exp(-logits)), np.float32)
 
 
+def undecided_reach(probability: Map, threshold: float) -> float:
+    """How many pixels it takes a map (h, w) to become certain on either side of its borders; 0 without a border.
+
+    >>> ramp = np.linspace(0, 1, 41, dtype=np.float32)[None].repeat(9, axis=0)
+    >>> round(undecided_reach(ramp, 0.5))
+    20
+    """
+    inside = probability >= threshold
+    border = np.zeros_like(inside)
+    border[:, 1:] |= inside[:, 1:] != inside[:, :-1]
+    border[1:] |= inside[1:] != inside[:-1]
+    y, x = np.nonzero(border)
+    if len(y) == 0:
+        return 0.0
+
+    def at(dy: int, dx: int) -> Map:
+        rows, columns = np.clip(y + dy, 0, inside.shape[0] - 1), np.clip(x + dx, 0, inside.shape[1] - 1)
+        return belief(probability[rows, columns], threshold)
+
+    slope = np.hypot(at(1, 0) - at(-1, 0), at(0, 1) - at(0, -1)) / 2
+    return 0.5 / max(float(np.median(slope)), 1e-6)
+
+
 def find_regions(certain: Map) -> list[MapRegion]:
     """Return the connected regions of certainty 0.5 and more, the largest first.
 

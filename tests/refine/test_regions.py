@@ -2,8 +2,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import ndimage
 
-from emat.refine.regions import Map, certainty, describe_region, find_regions, points_against
+from emat.refine.regions import Map, certainty, describe_region, find_regions, points_against, undecided_reach
 
 
 def hills(*centres: tuple[int, int], width: float = 6.0, size: tuple[int, int] = (60, 90)) -> Map:
@@ -65,3 +66,12 @@ def test_only_certain_points_outside_speak_against_a_region() -> None:
 @pytest.mark.parametrize("size", [(1, 1), (1, 30), (40, 2)])
 def test_any_size_will_do(size: tuple[int, int]) -> None:
     assert len(find_regions(np.ones(size, np.float32))) in (0, 1)
+
+
+def test_a_blurred_map_is_undecided_further_from_its_borders() -> None:
+    square = np.zeros((60, 90), np.float32)
+    square[20:40, 30:60] = 1
+    blurred = [ndimage.gaussian_filter(square, width) for width in (0, 2, 5)]
+    reach = [undecided_reach(map_, 0.5) for map_ in blurred]
+    assert reach[0] < 2 < reach[1] < reach[2]
+    assert undecided_reach(np.ones((9, 9), np.float32), 0.5) == 0
