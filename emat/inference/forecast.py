@@ -193,10 +193,10 @@ def suits_refinement(known: KnownExamples, name: str, predict: Callable[[Pixels,
 
 def _is_drawn(known: KnownExamples, name: str, predict: Callable[[Pixels, KnownExamples], Prediction]) -> bool:
     """Whether MobileSAM draws what the examples of a class show; True where it cannot be asked."""
-    sam = shared_mobilesam("auto")
-    shown = [one.working for one in known.examples if name in one.encodings and _is_whole(one)]
-    if sam is not None and len(shown) == 1 and shown[0] is not None:
-        return can_draw(sam, shown[0].photo, shown[0].masks[name] == 1)
+    sam, shown = shared_mobilesam("auto"), _whole(known, name)
+    if sam is not None and len(shown) == 1:
+        ((_, photo, labels),) = shown
+        return can_draw(sam, photo, labels == 1)
     return gain_of(known, name, predict) >= 0
 
 
