@@ -93,7 +93,8 @@ def test_guided_refinement_does_not_move_pixels_from_one_class_to_another() -> N
     left = np.broadcast_to(np.arange(64) < 32, (48, 64))
     cat = np.linspace(0.95, 0.05, 64, dtype=np.float32)[None].repeat(48, axis=0)
     dog = cat[:, ::-1].copy()
-    maps = {"cat": cat, "dog": dog, "cow": 0.98 * np.maximum(cat, dog)}
+    cow = np.asarray(0.98 * np.maximum(cat, dog), np.float32)
+    maps = {"cat": cat, "dog": dog, "cow": cow}
     after = refined(Prediction(photo, dict.fromkeys(maps, 0.9), maps), "guided", lambda name: True)
     assert (after.maps["cat"] >= after.maps["dog"])[left].all()
     assert (after.maps["dog"] >= after.maps["cat"])[~left].all()
