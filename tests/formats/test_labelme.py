@@ -201,6 +201,7 @@ def test_labels_are_text_without_spaces_around_them(tmp_path: Path) -> None:
     corners = [[1, 1], [9, 1], [9, 9]]
     drawing = read_labelme(write(tmp_path / "a.json", {"label": " cat ", "points": corners}))
     assert [drawn.class_name for drawn in drawing.objects] == ["cat"]
-    for label in ("", " ", None, []):
+    labels: list[Any] = ["", " ", None, []]
+    for label in labels:
         with pytest.raises(EmatError, match="a name is text that is not empty"):
             read_labelme(write(tmp_path / "a.json", {"label": label, "points": corners}))

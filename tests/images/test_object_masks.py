@@ -193,7 +193,8 @@ def disc(side: int, blur: float = 0.0) -> np.ndarray:
 @pytest.mark.parametrize("blur", [0, 0.6, 2])
 def test_smooth_edges_of_sixteen_bits_are_cut_at_half_too(blur: float) -> None:
     smooth = disc(60, blur).astype(np.uint16) * 257
-    for form, source in {"array": smooth, "PNG": png(Image.fromarray(smooth))}.items():
+    sources: dict[str, Any] = {"array": smooth, "PNG": png(Image.fromarray(smooth))}
+    for form, source in sources.items():
         assert np.array_equal(read_object(source).inside, smooth >= 32768), form
     with pytest.raises(EmatError, match="as a photo or a picture in greys has"):
         read_object(smooth // 16)  # of 12 bits: white is not known

@@ -67,7 +67,7 @@ class MeasuredTask:
         return sum(self.outcome.unions)
 
 
-class Predictor:
+class TaskPredictor:
     """Predicts single tasks with the models of a ledger."""
 
     def __init__(self, ledger: Ledger) -> None:
@@ -96,7 +96,7 @@ def small_objects_figure(ledger: Ledger, painter: TaskPainter) -> Any:
     if not found:
         raise EmatError("EMAT was not measured on small objects")
     chosen = {"best": found[-1], "median": found[len(found) // 2], "worst": found[0]}
-    predictor = Predictor(ledger)
+    predictor = TaskPredictor(ledger)
     rows = []
     for index, (words, each) in enumerate(chosen.items()):
         support = painter.with_classes(each.task.shots[0][0], each.task.ways)
@@ -120,7 +120,7 @@ def queries_figure(ledger: Ledger, painter: TaskPainter) -> Any:
         "all classes": all,
     }
     rows: list[PanelRow] = []
-    predictor = Predictor(ledger)
+    predictor = TaskPredictor(ledger)
     for words, fits in kinds.items():
         some = [each for each in found if fits(each.outcome.truth)]
         if some:
@@ -135,7 +135,7 @@ def queries_figure(ledger: Ledger, painter: TaskPainter) -> Any:
 
 
 def _task_row(
-    ledger: Ledger, painter: TaskPainter, predictor: Predictor, each: MeasuredTask, row: PanelRow, head: bool
+    ledger: Ledger, painter: TaskPainter, predictor: TaskPredictor, each: MeasuredTask, row: PanelRow, head: bool
 ) -> PanelRow:
     """Fill a row: two ways with all their shots, the query, the true masks, and what the models predict."""
     task, panels = each.task, []
@@ -149,7 +149,9 @@ def _task_row(
     return replace(row, panels=tuple(panels))
 
 
-def _answers(ledger: Ledger, painter: TaskPainter, predictor: Predictor, each: MeasuredTask, head: bool) -> list[Panel]:
+def _answers(
+    ledger: Ledger, painter: TaskPainter, predictor: TaskPredictor, each: MeasuredTask, head: bool
+) -> list[Panel]:
     """The query, its true masks, the other model's and EMAT's predictions."""
     task, query = each.task, each.task.query
     other = other_model(list(ledger.methods))
