@@ -55,6 +55,7 @@ def test_a_plan_is_shown_run_once_and_found_again(
         (("--only", "table-9"), "table-9"),
         (("--models", "EMAT=a", "EMAT=b"), "given twice"),
         (("--models", "EMAT"), "LABEL=HEAD"),
+        (("--results", "nowhere"), "is not a folder"),
     ],
 )
 def test_mistakes_are_named_before_anything_is_measured(

@@ -125,6 +125,7 @@ class PaperTable:
     notes: tuple[str, ...] = ()
     compares: bool = True  # whether there is anything published to compare with
     rows_are: str = "Method"  # what stands above the names of the rows
+    all_folds_too: bool = False  # whether lines have numbers of all folds beside scores of some
     sentences: tuple[str, ...] = field(init=False, default=())
 
     def __post_init__(self) -> None:
@@ -149,7 +150,7 @@ class PaperTable:
                 lines.append((first, TableEntry(HERE), TableEntry(NOT_RUN), *empty))
                 continue
             only = {cell.only for cell in row.cells if cell.interval is not None}
-            same = next(iter(only)) if len(only) == 1 else None  # is said once for the whole line
+            same = None if self.all_folds_too or len(only) != 1 else next(iter(only))  # is said once for the line
             cells = [replace(cell, only=None) if same else cell for cell in row.cells]
             lines.append((first, TableEntry(f"{HERE}, {same}" if same else HERE), *(cell.here() for cell in cells)))
             if row.published:

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from emat.evaluation.metrics import compute, count_outcome, merge
 from emat.evaluation.results import bootstrap_difference
 from emat.reports.paper.attention_cost import FILLED, LEFT_OUT, TYPICAL_COVER, AttentionCase, Costs
-from emat.reports.paper.cells import SCORES, published_number
+from emat.reports.paper.cells import published_number
 from emat.reports.paper.measuring import Ledger
 from emat.reports.paper.parts import SIZES, SMALL, SMALL_SPLITS, THREE_SETTINGS, Need, other_model
 
+SCORES = {"accuracy": "accuracy", "miou": "mIoU"}  # as sentences name them
 COST_CASES = tuple(AttentionCase("emat-me", masking) for masking in (FILLED, LEFT_OUT))
 
 
@@ -36,20 +37,27 @@ def _counts(ledger: Ledger) -> list[str]:
 
 def _settings(ledger: Ledger) -> list[str]:
     """How EMAT's scores change from the original to the augmented settings."""
-    name = ledger.tasks.name
     first = ledger.common_tasks(["EMAT"], THREE_SETTINGS)
-    means = [ledger.mean("EMAT", need, first) for need in THREE_SETTINGS]
+    means = [ledger.over_folds("EMAT", need, first) for need in THREE_SETTINGS]
+    folds = {() if mean is None else mean.folds for mean in means}
+    if len(folds) > 1 or () in folds:
+        return []
     parts = []
     for score, words in SCORES.items():
-        here = [None if mean is None else mean.scores[score] for mean in means]
-        columns = [f"{need.setting.value} {score}" for need in THREE_SETTINGS]
-        there = [published_number("table-1", f"{name} EMAT", column) for column in columns]
-        if None not in here and None not in there:
-            shown = ", ".join(f"{100 * (value or 0):.1f}" for value in here)
-            parts.append(f"{words} {shown} here and {', '.join(f'{value or 0:.1f}' for value in there)} in the paper")
-    if not parts:
-        return []
-    return [f"Settings: EMAT in the original, partially and fully augmented setting has {'; '.join(parts)}."]
+        here = [100 * (mean.scores[score] or 0) for mean in means if mean is not None]
+        there = [_published(ledger, f"{need.setting.value} EMAT", score, *folds) for need in THREE_SETTINGS]
+        if None not in there:
+            shown, published = (", ".join(f"{value or 0:.1f}" for value in values) for values in (here, there))
+            parts.append(f"{words} {shown} here and {published} in the paper")
+    which = _only(ledger, *folds)
+    return [f"Settings{which}: EMAT in the original, partially and fully augmented one has {'; '.join(parts)}."]
+
+
+def _published(ledger: Ledger, row: str, score: str, folds: Sequence[int]) -> float | None:
+    """The mean over some folds of a row of the paper's per-fold table."""
+    table = "table-3" if ledger.tasks.name == "pascal" else "table-4"
+    known = [published_number(table, row, f"{fold} {score}") for fold in folds]
+    return None if None in known else sum(value or 0 for value in known) / len(known)
 
 
 def _gain(ledger: Ledger) -> list[str]:
@@ -67,20 +75,13 @@ def _gain(ledger: Ledger) -> list[str]:
             there = published(ledger, score, gain.folds)
             in_paper = "" if there is None else f", {_signed(there)} in the paper"
             said.append(f"{name} {gain.words(score)} here{in_paper}")
-        found.append(f"EMAT against CST*, {words}{_only(ledger, gain)}: {'; '.join(said)}.")
+        found.append(f"EMAT against CST*, {words}{_only(ledger, gain.folds)}: {'; '.join(said)}.")
     return found
 
 
 def _published_gain(ledger: Ledger, score: str, folds: Sequence[int]) -> float | None:
-    """The gain of the paper's per-fold table, as the mean over some folds."""
-    table = "table-3" if ledger.tasks.name == "pascal" else "table-4"
-    gains = []
-    for fold in folds:
-        ours, theirs = (published_number(table, f"original {row}", f"{fold} {score}") for row in ("EMAT", "CST*"))
-        if ours is None or theirs is None:
-            return None
-        gains.append(ours - theirs)
-    return sum(gains) / len(gains)
+    ours, theirs = (_published(ledger, f"original {label}", score, folds) for label in ("EMAT", "CST*"))
+    return None if ours is None or theirs is None else ours - theirs
 
 
 def _published_small_gain(ledger: Ledger, score: str, folds: Sequence[int]) -> float | None:
@@ -99,7 +100,8 @@ def _small_objects(ledger: Ledger) -> list[str]:
     parts = [f"{words} {', '.join(each.words(score) for each in known)}" for score, words in SCORES.items()]
     return [
         f"Object size: EMAT's gain over {other} for objects of {', '.join(SMALL_SPLITS)} % of the photo"
-        f"{_only(ledger, known[0])}: {'; '.join(parts)}. In the paper (Fig. 6) it is largest for the smallest objects."
+        f"{_only(ledger, known[0].folds)}: {'; '.join(parts)}. "
+        "In the paper (Fig. 6) it is largest for the smallest objects."
     ]
 
 
@@ -159,11 +161,11 @@ def gain_over(ledger: Ledger, label: str, other: str, need: Need) -> Gain | None
     return Gain(tuple(folds), points, ends)
 
 
-def _only(ledger: Ledger, gain: Gain) -> str:
-    """Which folds a gain is of, if not of all."""
-    if len(gain.folds) == len(ledger.tasks.folds):
+def _only(ledger: Ledger, folds: Sequence[int]) -> str:
+    """Which folds a sentence is about, if not about all."""
+    if len(folds) == len(ledger.tasks.folds):
         return ""
-    return f", fold{'s' * (len(gain.folds) > 1)} {', '.join(map(str, gain.folds))}"
+    return f", fold{'s' * (len(folds) > 1)} {', '.join(map(str, folds))}"
 
 
 def _signed(value: float) -> str:

@@ -176,7 +176,9 @@ def readings_table(ledger: Ledger) -> PaperTable:
         *ledger.fewer_tasks(["EMAT"], (THREE_SETTINGS[2], ALL_CLASSES)),
     )
     title = f'The two readings of "fully augmented" on {DATASETS[name]}, 2-way 1-shot'
-    return PaperTable("table-readings", title, tuple(columns), tuple(rows), notes, rows_are="Reading")
+    return PaperTable(
+        "table-readings", title, tuple(columns), tuple(rows), notes, rows_are="Reading", all_folds_too=True
+    )
 
 
 def attention_table(costs: Costs) -> PaperTable:

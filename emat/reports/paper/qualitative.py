@@ -176,10 +176,10 @@ def _overlap(predicted: LabelMap, mask: LabelMap, ways: Sequence[int]) -> str:
     true = [mask == way for way in ways]
     if not any(each.any() for each in true):
         marked = float(np.logical_or.reduce(found).sum() / max(counted.sum(), 1))
-        return "nothing marked" if marked == 0 else f"{marked:.0%} wrongly marked"
+        return "nothing marked" if marked == 0 else f"{100 * marked:.0f} % wrongly marked"
     inside = sum(int((a & b).sum()) for a, b in zip(found, true, strict=True))
     either = sum(int((a | b).sum()) for a, b in zip(found, true, strict=True))
-    return f"IoU {inside / either:.0%}"
+    return f"IoU {100 * inside / either:.0f} %"
 
 
 def _measured(ledger: Ledger, need: Need) -> list[MeasuredTask]:
