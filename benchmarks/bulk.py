@@ -1,4 +1,4 @@
-"""Photos a second of bulk prediction on Ray by number of workers, and the memory that they take.
+"""Photos a second of bulk prediction on Ray by number of workers, and the memory and processor time that they take.
 
 python benchmarks/bulk.py pets.emat PHOTOS --workers 1,2
 """
@@ -14,13 +14,23 @@ import psutil
 from emat.scale.ray_predict import RayOptions, predict_in_bulk
 
 
-class Memory:
-    """The most that this process and all that it started had in memory at once, in bytes."""
+class Watch:
+    """Memory and processor time of this process and all that it started.
+
+    Attributes:
+        most: The most bytes that they had in memory at once.
+    """
 
     def __init__(self) -> None:
         self.most, self._ending = 0, threading.Event()
+        self._seconds: dict[int, float] = {}  # by process
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of processor time so far."""
+        return sum(self._seconds.values())
 
     def _watch(self) -> None:
         own = psutil.Process()
@@ -29,15 +39,16 @@ class Memory:
             for process in [own, *own.children(recursive=True)]:
                 try:
                     used += process.memory_info().rss
+                    times = process.cpu_times()
                 except psutil.Error:
                     continue
+                self._seconds[process.pid] = times.user + times.system
             self.most = max(self.most, used)
 
-    def end(self) -> int:
-        """Stop watching and return the most."""
+    def end(self) -> None:
+        """Stop watching."""
         self._ending.set()
         self._thread.join()
-        return self.most
 
 
 def main() -> None:
@@ -48,12 +59,14 @@ def main() -> None:
     asked = parser.parse_args()
     for workers in map(int, asked.workers.split(",")):
         with tempfile.TemporaryDirectory() as out:
-            memory, began = Memory(), time.perf_counter()
+            watch, began = Watch(), time.perf_counter()
             done = predict_in_bulk(asked.segmenter, [asked.photos], out, RayOptions(workers=workers))
             seconds = time.perf_counter() - began
+            watch.end()
         print(
             f"{workers} workers: {done.photos} photos in {seconds:.1f} s with the start of Ray, "
-            f"{done.photos / seconds:.2f} a second, {memory.end() / 2**30:.1f} GB at most"
+            f"{done.photos / seconds:.2f} a second, {watch.seconds:.0f} s of processor time, "
+            f"{watch.most / 2**30:.1f} GB at most"
         )
 
 

@@ -100,5 +100,6 @@ def run_server(app: Any, host: str, port: int, workers: int) -> None:
         factory=isinstance(app, str),
         log_level="warning" if workers == 1 else "info",
         timeout_graceful_shutdown=SECONDS_TO_FINISH,
+        timeout_worker_healthcheck=SECONDS_TO_FINISH,  # a worker that predicts or loads is busy, not dead
         server_header=False,
     )

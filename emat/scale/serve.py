@@ -10,16 +10,16 @@ token in every request.
 
 Requests that come together are answered together, by one thread, in the order in which they came. A single thread uses
 the network, so memory does not grow with the number of clients, and a queue of limited length refuses what could not be
-answered in time. Photos of a batch are read while earlier ones are predicted; each goes through the network on its
-own, so an answer never depends on the others.
+answered in time. Photos of a batch are read while earlier ones are predicted. On a GPU they go through the backbone
+together; each is compared with the examples on its own, so an answer does not depend on the others.
 """
 
 import asyncio
 import queue
 import threading
 import time
-from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -27,7 +27,7 @@ from typing import Any
 
 from emat import __version__
 from emat.errors import EmatError
-from emat.images import Source
+from emat.images import Pixels, Source
 from emat.inference.example import Example
 from emat.inference.photos import read_ahead
 from emat.inference.prediction import Prediction
@@ -65,13 +65,18 @@ class Batcher:
     Args:
         segmenter: Called for the segmenter that is to be used now.
         most_waiting: How many photos may wait.
-        most_together: How many photos are taken at once.
+        most_together: How many photos are taken from the queue together.
+        at_once: How many of them go through the backbone together; by default what `Segmenter.predict_many` chooses.
     """
 
     def __init__(
-        self, segmenter: Callable[[], Segmenter], most_waiting: int = MOST_WAITING, most_together: int = MOST_TOGETHER
+        self,
+        segmenter: Callable[[], Segmenter],
+        most_waiting: int = MOST_WAITING,
+        most_together: int = MOST_TOGETHER,
+        at_once: int | None = None,
     ) -> None:
-        self._segmenter, self._most = segmenter, most_together
+        self._segmenter, self._most, self._at_once = segmenter, most_together, at_once
         self._waiting: queue.Queue[_Request | None] = queue.Queue(most_waiting)
         self.batches = 0
         self.photos = 0
@@ -127,14 +132,33 @@ class Batcher:
             return
         self.batches += 1
         segmenter = self._segmenter()
-        for request, read in zip(batch, read_ahead(one.photo for one in batch), strict=True):
+        asked: deque[_Request] = deque()  # whose photos were read and are not predicted yet
+        try:
+            photos = self._readable(batch, segmenter, asked)
+            for prediction in segmenter.predict_many(photos, batch_size=self._at_once):
+                asked.popleft().answer.set_result(prediction)
+        except Exception:  # of one photo, which must not be the end of the others
+            for request in batch:
+                if not request.answer.done():
+                    _answer_alone(request, segmenter)
+
+    def _readable(self, batch: list[_Request], segmenter: Segmenter, asked: "deque[_Request]") -> Iterator[Pixels]:
+        """Read the photos of a batch; a request whose photo cannot be read is answered at once."""
+        reading = read_ahead((request.photo for request in batch), reading=segmenter.reading)
+        for request, read in zip(batch, reading, strict=True):
             self.photos += 1
-            try:
-                if read.pixels is None:
-                    raise read.problem or EmatError("the photo was not read")
-                request.answer.set_result(segmenter.predict(read.pixels))
-            except Exception as error:
-                request.answer.set_exception(error)
+            if read.pixels is None:
+                request.answer.set_exception(read.problem or EmatError("the photo was not read"))
+            else:
+                asked.append(request)
+                yield read.pixels
+
+
+def _answer_alone(request: _Request, segmenter: Segmenter) -> None:
+    try:
+        request.answer.set_result(segmenter.predict(request.photo))
+    except Exception as error:
+        request.answer.set_exception(error)
 
 
 @dataclass
