@@ -55,7 +55,7 @@ HEAD_ALONE = Mixture(1.0, 0.0, 0.0)
 # With a single example nothing can be left out. Many separate regions are a texture or small parts, which the learner
 # knows better.
 MANY_REGIONS = 8
-ONE_OBJECT, ONE_TEXTURE = Mixture(1.0, 1.0, 2.0), Mixture(1.0, 2.0, 1.5)
+ONE_OBJECT, ONE_TEXTURE = Mixture(1.0, 1.0, 1.5), Mixture(1.0, 2.0, 1.0)
 
 LEAST_SHARE = 0.002  # of a photo: a class is not asked to cover less before it counts as present
 NARROWEST = 0.25  # the scale on which presence turns from unlikely to likely is at least this wide, in logits
