@@ -7,6 +7,7 @@ checkpoint refers to is replaced by one that does nothing before PyTorch's restr
 
 import hashlib
 import json
+import pickle
 import zipfile
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -166,6 +167,8 @@ def _load_pickled(path: Path) -> dict[str, Tensor]:
             content = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # damaged pickles and zips raise nearly everything: IndexError, struct.error, ...
         reason = str(error).strip().split("\n")[0][:120]
+        if isinstance(error, pickle.UnpicklingError):  # torch advises to read it without any safety
+            reason = "it holds something else"
         raise EmatError(f"{path} is damaged, or is not a file of tensors that can be read safely ({reason})") from error
     return _named_tensors(content)
 

@@ -91,6 +91,10 @@ def _open(sources: Sequence[Path], kind: str | None, out: Path) -> dict[str, Dat
         dataset = open_dataset(source, kind)
         if source.resolve() == out.resolve():
             raise EmatError(f"{out} is the data set itself; give another folder for the result")
+        if source.resolve() in out.resolve().parents:  # the result would be taken for a part of the data set
+            raise EmatError(f"{out} is inside of the data set {source}; give a folder outside of it for the result")
+        if any(source.resolve() == other.root.resolve() for other in found.values()):
+            raise EmatError(f"{source} is given twice; give every data set once")
         prefix = f"{source.resolve().stem}/" if len(sources) > 1 else ""
         found[prefix if prefix not in found else f"{prefix[:-1]}-{number}/"] = dataset
     return found

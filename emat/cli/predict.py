@@ -28,7 +28,7 @@ from emat.cli.options import (
     refinement,
 )
 from emat.errors import EmatError
-from emat.files import WriteError, file_sha256, inner_name
+from emat.files import WriteError, check_output, file_sha256, inner_name
 from emat.formats.results import ObjectTable, PixelSize, ResultTable, ResultWriter
 from emat.formats.writing import WITH_OBJECTS, WRITERS, WriteOptions, open_writer, read_formats
 from emat.images.slides import Slide
@@ -110,16 +110,22 @@ def command(
     if pages not in (None, "all"):
         raise EmatError(f"--pages is {pages!r}; it must be all. Name a single page as in 'stack.tif[3]'")
     if where is None:
-        format = format or "png"
+        format = "png" if format is None else format
         files = find_photos(photos, leave_out=Path(out), all_pages=pages == "all")
     else:
         _refuse_with_ray(format, {"--table": table, "--pixel-size": pixel_size, "--pages": pages})
-    formats = [name for name in read_formats(format, [SCORES_ALONE]) if name != SCORES_ALONE] if format else []
+    formats = (
+        [name for name in read_formats(format, [SCORES_ALONE]) if name != SCORES_ALONE] if format is not None else []
+    )
     options = WriteOptions(shapes, tolerance)
     way = refinement(refine)
     size = None if pixel_size is None else PixelSize.read(pixel_size)
     if size is not None and table is None:
         raise EmatError("--pixel-size is for the table of objects; give --table objects.csv too")
+    if table is not None:
+        if table.resolve() == (Path(out) / "scores.csv").resolve():
+            raise EmatError(f"--table {table} is the file of the scores; give the table of objects another name")
+        check_output(table)
     if instances and not set(formats) & set(WITH_OBJECTS):
         raise EmatError(f"--instances is for the formats {', '.join(WITH_OBJECTS)}, not {format or 'rows alone'}")
     fitted = _load(segmenter, device if where is None else "cpu", _tiles(tiles))
@@ -232,6 +238,10 @@ def _predict(
         try:
             name = inner_name(photo.name)
             if read.pixels is None and fitted.tiles is not None and is_slide(photo.path, fitted.reading):
+                if objects is not None:
+                    raise EmatError(
+                        f"{photo.path} is predicted in windows, so its objects are not measured; omit --table"
+                    )
                 _predict_slide(fitted, photo.path, name, writer, scores)
                 continue
             if read.pixels is None:
@@ -288,7 +298,8 @@ def _tell(
         }
         typer.echo(json.dumps(answer))
         return
-    _print_verdicts(scores, rows)
+    if rows:
+        _print_verdicts(scores, rows)
     typer.echo(f"{len(files) - len(skipped)} of {len(files)} photos predicted, {format} in {out}")
     if skipped:
         typer.echo(f"{len(skipped)} skipped; repair or remove them", err=True)

@@ -47,6 +47,8 @@ def find_photos(arguments: Sequence[str], leave_out: Path | None = None, all_pag
             path = photo.path.resolve()
             if leave_out is None or leave_out.resolve() not in path.parents:
                 found.setdefault(path, photo)
+    if not found and leave_out is not None and any(leave_out.resolve() == Path(each).resolve() for each in arguments):
+        raise EmatError(f"{leave_out} has the photos and cannot take the results too; choose another folder with --out")
     if not found:
         raise EmatError(
             f"no photos in {', '.join(arguments)}; photos are files that end in {', '.join(PHOTO_SUFFIXES)}"

@@ -171,3 +171,13 @@ def test_several_data_sets_become_one_with_common_classes(folder: Path) -> None:
     assert written.mask("zoo/b")[0].tolist() == [3, 1, 255, 0]
     assert np.array_equal(written.mask("pets/y/a"), open_dataset(folder).mask("y/a"))
     assert len(json.loads((out / "annotations.json").read_text())["images"]) == 3
+
+
+def test_a_result_inside_of_the_data_set_and_a_data_set_twice_are_refused(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("convert", folder, "-o", folder / "coco", "--to", "coco") == 2
+    assert "is inside of the data set" in capsys.readouterr().err
+    assert not (folder / "coco").exists()
+    assert run("convert", folder, folder, "-o", folder.parent / "out", "--to", "coco") == 2
+    assert "is given twice" in capsys.readouterr().err

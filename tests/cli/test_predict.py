@@ -283,3 +283,38 @@ def test_options_that_need_all_photos_in_one_process_are_refused_on_ray(
     flag = " ".join(map(str, option)) if option[0] == "--format" else option[0]
     assert f"does not take {flag}; leave it out" in capsys.readouterr().err
     assert not (tmp_path / "rows").exists()
+
+
+@pytest.mark.parametrize(
+    ("table", "complaint"), [("out/scores.csv", "is the file of the scores"), ("album", "it is a folder")]
+)
+def test_a_table_that_cannot_be_written_is_refused_before_any_photo_is_predicted(
+    fitted: Path, album: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], table: str, complaint: str
+) -> None:
+    assert run("predict", fitted, album, "-o", tmp_path / "out", "--table", tmp_path / table) == 2
+    assert complaint in capsys.readouterr().err
+    assert not (tmp_path / "out" / "masks").exists()
+
+
+def test_results_never_go_into_the_folder_of_the_photos(
+    fitted: Path, album: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("predict", fitted, album, "-o", album) == 2
+    assert "has the photos and cannot take the results too" in capsys.readouterr().err
+
+
+def test_every_page_of_a_stack_is_predicted(fitted: Path, tmp_path: Path) -> None:
+    pages = [Image.new("L", (30, 20), 60 * number) for number in range(3)]
+    pages[0].save(tmp_path / "stack.tif", save_all=True, append_images=pages[1:])
+    assert run("predict", fitted, tmp_path / "stack.tif", "-o", tmp_path / "out", "--pages", "all") == 0
+    assert sorted(_masks(tmp_path / "out" / "masks")) == [f"stack_p00{number}.png" for number in (1, 2, 3)]
+
+
+def test_the_objects_of_a_slide_are_not_measured_and_that_is_said(
+    fitted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("tifffile")
+    Image.new("RGB", (60, 50)).save(tmp_path / "slide.tif")
+    options = ("--tiles", 2, "--max-pixels", 1000, "--table", tmp_path / "objects.csv")
+    assert run("predict", fitted, tmp_path / "slide.tif", "-o", tmp_path / "out", *options) == 3
+    assert "so its objects are not measured; omit --table" in capsys.readouterr().err
