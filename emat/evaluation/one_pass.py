@@ -24,7 +24,7 @@ from emat.device import free_memory, main_memory
 from emat.errors import EmatError
 from emat.evaluation.metrics import TaskOutcome, judge_task
 from emat.features import FeatureCache
-from emat.images import VOID, Pixels
+from emat.images import VOID
 from emat.methods.base import PAPER_THRESHOLDS, Decision, LabelledFeatures, Learnt, Method, TaskEvidence, Thresholds
 from emat.methods.label_map import make_label_map
 from emat.refine.refiner import Refinement, can_draw, examples_suit, refine_maps, shared_mobilesam
@@ -201,7 +201,7 @@ class OnePass:
         Returns:
             What `use` returned for each task.
         """
-        query = self.method.encode_query(self.cache.features_of(work.query, self._photo))
+        query = self.method.encode_query(self.cache.features_of(work.query, self.dataset.image))
         evidence = {pair: self.method.compare(query, [self._support(pair)])[0] for pair in work.pairs}
         found = []
         for task in work.tasks:
@@ -223,7 +223,7 @@ class OnePass:
                     masks.setdefault(name, {})[way] = self.dataset.mask(name) == class_id
             photos = []
             for name, shown in masks.items():
-                features = self.cache.features_of(name, self._photo)
+                features = self.cache.features_of(name, self.dataset.image)
                 labels = labels_of_support(shown, self.dataset.mask(name) == VOID, len(task.ways))
                 photos.append(LabelledFeatures(features, labels.to(features.tensors[0].device)))
             kept = self.method.learn(photos)
@@ -234,14 +234,11 @@ class OnePass:
         kept = self._supports.get(pair)
         if kept is None:
             name, class_id = pair
-            features = self.cache.features_of(name, self._photo)
+            features = self.cache.features_of(name, self.dataset.image)
             shown = torch.from_numpy(self.dataset.mask(name) == class_id)  # (H, W)
             kept = self.method.encode_support(features, shown.to(features.tensors[0].device, torch.float32))
             self._supports.keep(pair, kept)
         return kept
-
-    def _photo(self, name: str) -> Pixels:
-        return self.dataset.image(name)
 
 
 class RefinedTasks:
