@@ -76,7 +76,7 @@ class Report:
 
     @property
     def clean(self) -> bool:
-        """Whether there is no fault."""
+        """Whether no fault was found."""
         return not any(finding.fault for finding in self.findings)
 
 

@@ -26,7 +26,7 @@ def json_files(root: Path) -> list[Path]:
 
 
 def _is_inside(photo: Path, root: Path) -> bool:
-    """Whether a photo is in the data set, or in a folder that the user allowed. Links inside of it are the user's."""
+    """Whether a photo is in the data set or in a folder that the user allowed. Links inside of these are followed."""
     path = os.path.abspath(photo)
     allowed = [folder for folder in os.environ.get(ALLOWED, "").split(os.pathsep) if folder]
     return any(Path(os.path.abspath(folder)) in Path(path).parents for folder in (str(root), *allowed))

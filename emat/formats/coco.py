@@ -73,8 +73,8 @@ def read_coco(path: Path) -> CocoInstances:
 class CocoWriter(Writer):
     """Writes `annotations.json`, in which every region is an object with packed run lengths or a polygon.
 
-    Category ids are class indices. Void is written as a crowd region of each class in the photo, or of the first class
-    if there is none, because evaluations ignore what is found in a crowd region.
+    Category ids are class indices. Void is written as a crowd region of each class in the photo, because evaluations
+    ignore what is found in a crowd region. In a photo without any class, it is a crowd region of the first class.
     """
 
     format = "coco"

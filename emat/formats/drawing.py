@@ -26,7 +26,7 @@ RunLengths: TypeAlias = dict[str, Any]  # COCO's {"size": [height, width], "coun
 
 FEWEST_NUMBERS = 6  # three corners; fewer have no area
 FURTHEST = 4  # photo sizes that a corner may lie outside; the part outside is cut off
-LONGEST = 2_000_000  # pixels along an outline
+LONGEST = 2_000_000  # pixels that an outline may be long
 
 
 @dataclass(frozen=True)
@@ -134,8 +134,8 @@ class Drawing:
 def checked(polygon: Polygon, size: tuple[int, int]) -> list[float]:
     """Return the coordinates of an outline on a photo of `size` (H, W) as numbers that can be filled.
 
-    pycocotools follows an outline in steps of a fifth of a pixel, also far outside of the photo: without these limits
-    a single wrong number takes all memory or never ends.
+    pycocotools follows an outline in steps of a fifth of a pixel, also far outside of the photo. Without these limits,
+    a single wrong number would take all memory, or filling would never end.
 
     Raises:
         ValueError: There is half a corner, something that is not a number, a corner far from the photo, fractions in

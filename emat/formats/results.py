@@ -87,7 +87,7 @@ class ResultWriter:
             self._times = Counter(names)
             self._paths = {path: name for name in names for path in self._result_paths(name)}
             for writer in self._writers:
-                # Not a method of this object: in a cycle, a writer that is dropped would keep its lock.
+                # A method of this object would make a cycle of references, and an unused writer would keep its lock.
                 writer.journal = partial(_last_records, self._journal, self._times)
                 writer._begin()
         except BaseException:
@@ -195,8 +195,8 @@ class ResultWriter:
         self._journal.remove()
 
     def leave(self) -> None:
-        """Leave the run unfinished, for another one to continue; the tables have the rows so far."""
-        with suppress(EmatError):  # a full disk is why it is left
+        """Close an unfinished run, which another one can continue. The tables get the rows written so far."""
+        with suppress(EmatError):  # the disk may be full
             if self._times:
                 self._write_tables()
         self._journal.leave()

@@ -1,7 +1,7 @@
 """Photos and masks: read safely from whatever a user gives, and prepared for a backbone.
 
-A photo becomes (H, W, 3) uint8 as a viewer shows it; a mask becomes class indices, or where one object is. Nothing
-else in the package opens an image file.
+A photo becomes (H, W, 3) uint8 as a viewer shows it. A mask becomes class indices, or the pixels of one object. All
+image files that users give are opened here.
 
 `sources` opens files within limits, `photos` makes photos of them, `masks` label maps, and `object_masks`
 the mask of one object. `slides` reads windows of photos that are too large for the memory.

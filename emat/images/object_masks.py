@@ -1,9 +1,9 @@
 """The mask of one object, from whatever a drawing program or a data set calls a mask.
 
-One rule for everything (docs/formats/masks.md). 0 is background. 255 beside small numbers is void; every other number
-is the object, so that class indices and the numbers of instances work alike. An image of two values is what it looks
-like: the brighter one is the object. The smooth edges of a black and white mask are cut at half. What cannot be told
-apart is refused, with the values that were found: to guess would teach the wrong pixels and nobody would notice.
+One rule holds for all of them (docs/formats/masks.md). 0 is background. 255 beside small numbers is void, and every
+other number is the object, so that class indices and numbers of instances are read in the same way. In an image of two
+values, the brighter one is the object. The smooth edges of a black and white mask are cut at half. A mask whose object
+cannot be determined is refused with the values that were found, because a wrong guess would not be noticed.
 """
 
 import re
@@ -46,7 +46,7 @@ CHOICE = re.compile(r"(?:#[0-9a-fA-F]{6}|\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)")
 
 @dataclass(frozen=True)
 class ObjectMask:
-    """Where an object is, and where nobody knows."""
+    """Where an object is, and which pixels are undecided."""
 
     inside: Mask
     void: Mask
@@ -54,7 +54,7 @@ class ObjectMask:
 
 @dataclass(frozen=True)
 class Choice:
-    """Which values or which colour of a mask are the object, as the user said it.
+    """The values or the colour of a mask that are the object, as chosen by the user.
 
     >>> Choice.read("1,4-6").values
     (1, 4, 5, 6)
@@ -81,7 +81,7 @@ class Choice:
 
 
 def split_choice(path: Path | str) -> tuple[Path, Choice | None]:
-    """Take the choice off a path such as `mask.png:1`; None if there is none. A file of that very name is no choice."""
+    """Separate a path such as `mask.png:1` into the file and the choice; None if the path names a file itself."""
     text = str(path)
     file, colon, chosen = text.rpartition(":")
     if not colon or not CHOICE.fullmatch(chosen) or Path(text).exists() or not Path(file).exists():
@@ -254,7 +254,7 @@ def _chosen(values: NDArray[Any], found: NDArray[Any], choice: Choice, name: str
 
 
 def _from_palette(image: Image.Image, name: str, choice: Choice | None) -> ObjectMask:
-    """Apply the rule to the indices of a palette, unless black has another index than 0."""
+    """Apply the rule to the indices of a palette, or to its colours if index 0 is not black."""
     indices, colours = np.asarray(image), np.asarray(image.convert("RGB"))
     found = np.unique(indices)
     ground = colours[indices == 0]

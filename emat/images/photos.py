@@ -42,7 +42,7 @@ TURNS = {
     8: Image.Transpose.ROTATE_90,
 }
 PREMULTIPLIED = {"La": "LA", "RGBa": "RGBA"}
-# How Pillow unpacks 16 bits a channel: it keeps the high byte. With the other byte order it keeps the low one.
+# Of 16 bits a channel, Pillow keeps only the high byte. If it is told the other byte order, it keeps the low byte.
 NATIVE, FOREIGN = ("L", "B") if sys.byteorder == "little" else ("B", "L")
 OTHER_BYTE = {
     f"{mode};16{order}": f"{mode};16{other}"
@@ -125,7 +125,7 @@ class Stretch:
             return lowest, highest
         step = max(1, known.size // SAMPLE)
         low, high = (float(value) for value in np.percentile(known[::step], PERCENTILES))
-        # A few bright stars on a black sky: the percentiles fall together, the values do not.
+        # With a few bright stars on a black sky, both percentiles are equal although the values are not.
         return (low, high) if high > low else (lowest, highest)
 
     def apply(self, values: NDArray[Any]) -> NDArray[np.uint8]:

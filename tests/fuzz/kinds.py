@@ -1,6 +1,6 @@
 """Hostile inputs of every kind: each function damages a good input and gives it to the code that reads it.
 
-An input is right if it is read, or refused with an `EmatError` of one line. Everything else is a finding.
+An input is handled correctly if it is read, or refused with an `EmatError` of one line. Everything else is a finding.
 """
 
 import base64
@@ -245,7 +245,7 @@ def arguments(chance: random.Random, folder: Path) -> bytes:
 
 
 def quietly(read: Callable[[], object]) -> None:
-    """Read something; that it is refused in one line is right."""
+    """Read something. An error of one line is allowed."""
     from emat.errors import EmatError
 
     try:

@@ -21,7 +21,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 SECONDS = 10  # of processor time for one case
-PATIENCE = 60  # seconds for one case that waits for something, on a busy machine
+PATIENCE = 60  # seconds for one case, including waiting on a busy machine
 MEMORY = 2 << 30  # bytes of data
 SHORT, LONG = 60, 4000  # cases of each kind
 FEWER = {"weights": 4, "arguments": 4}  # these cases take longer
@@ -40,7 +40,7 @@ def work(kind: str, seed: int, cases: int) -> int:
         os.environ["EMAT_HOME"] = str(Path(scratch) / "home")
         for number in range(seed, seed + cases):
             print(number, flush=True)  # the last one that is printed is the one that ended the process
-            signal.alarm(PATIENCE)  # these end the process, also inside of C code
+            signal.alarm(PATIENCE)  # both signals end the process, even while it runs C code
             signal.setitimer(signal.ITIMER_PROF, SECONDS)
             try:
                 with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
