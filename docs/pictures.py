@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from docs.site_hooks import DIAGRAMS, DOCS, diagrams, source_hash
 IMAGES = DOCS / "images"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 CUB = demo_photos().queries["a cub"]
-COLOURS = 256  # of a picture's palette: screens have few, and files stay small
+FLAT, OTHER = 64, 192  # colours of a picture's palette: the most frequent ones exactly, and some for photos
 PATIENCE = 600_000  # milliseconds
 WIDEST = 900  # pixels of a picture
 # Name, width of the window, colours, and which part of the page.
@@ -64,7 +65,7 @@ def pictures_of_studio() -> None:
         page = open_demo(browser, address)
         for name, width, scheme, part in SCREENS:
             page.set_viewport_size({"width": width, "height": TALL})
-            page.emulate_media(color_scheme=scheme)
+            page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
             page.wait_for_timeout(2000)  # pictures are on their way
             save(page.locator(part), name, width=min(width, WIDEST))
         click(page)
@@ -81,13 +82,14 @@ def open_demo(browser: Any, address: str) -> Any:
     page.wait_for_selector("#list .dots")
     page.wait_for_function("() => !document.querySelector('#progress').firstChild")
     page.check("#objects")
+    page.wait_for_selector("#viewer th >> text=Objects")
     return page
 
 
 def click(page: Any) -> None:
     """A further photo in the editor, and a click in the middle of it; without MobileSAM, a stroke of the brush."""
     page.set_viewport_size({"width": 1280, "height": 900})
-    page.emulate_media(color_scheme="light")
+    page.emulate_media(color_scheme="light", reduced_motion="reduce")
     page.set_input_files("#draft-files input", str(CUB))
     page.wait_for_selector("#editor[open] [data-tool][aria-pressed=true]")
     page.wait_for_timeout(500)
@@ -107,10 +109,18 @@ def save(element: Any, name: str, width: int | None = None) -> None:
         picture = shot.convert("RGB")
     if width is not None:
         picture = picture.resize((width, round(picture.height * width / picture.width)), Image.Resampling.LANCZOS)
-    # The way that covers all colours: others merge the few pixels of a small coloured dot with a photo's.
-    small = picture.quantize(COLOURS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.FLOYDSTEINBERG)
-    small.save(path, optimize=True)
+    picture.quantize(palette=palette_of(picture), dither=Image.Dither.FLOYDSTEINBERG).save(path, optimize=True)
     print(f"{path}: {picture.width} x {picture.height}")
+
+
+def palette_of(picture: Image.Image) -> Image.Image:
+    """256 colours for a picture of the screen. Those of the page itself are exact, or its surfaces would get a tint."""
+    counts: list[Any] = picture.getcolors(picture.width * picture.height) or []
+    frequent = [colour for _, colour in sorted(counts, reverse=True)[:FLAT]]
+    others = picture.quantize(OTHER).getpalette() or []
+    palette = Image.new("P", (1, 1))
+    palette.putpalette([*chain.from_iterable(frequent), *others[: 3 * OTHER]])
+    return palette
 
 
 def pictures_of_diagrams(mermaid: Path) -> None:

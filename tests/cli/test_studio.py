@@ -61,7 +61,7 @@ def test_it_serves_until_it_is_ended_and_leaves_nothing_behind(
         assert any(path.name.startswith("emat-studio-") for path in tmp_path.iterdir())
         studio.send_signal(end)
         try:
-            assert studio.wait(timeout=60) == 128 + end
+            assert studio.wait(timeout=180) == 128 + end
         finally:
             studio.kill()  # a test that fails must not wait for it
     assert not any(path.name.startswith("emat-studio-") for path in tmp_path.iterdir())

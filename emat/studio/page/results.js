@@ -184,11 +184,11 @@ export class Results {
   }
 
   _table(rows, photo) {
-    const head = ["Class", "Score", "Share", "Area (px)", ...this.objects ? ["Objects", "Mean (px)"] : []];
+    const head = ["Class", "Score", "Share", "Area (px)", ...this.objects ? ["Objects", "Mean"] : []];
     const classes = new Map(this.state.classes.map(each => [each.name, each]));
     const cell = (text, isNumber = true) => h("td", {class: isNumber ? "number" : ""}, text);
     const whole = value => Math.round(value).toLocaleString("en");
-    return h("table", {}, h("thead", {}, h("tr", {}, head.map(text => h("th", {scope: "col"}, text)))),
+    return h("table", {}, h("thead", {}, h("tr", {}, head.map(text => h("th", {scope: "col", title: text === "Mean" ? "Mean area of an object in pixels" : null}, text)))),
       h("tbody", {}, rows.map(row => h("tr", {class: row.area ? "" : "absent"},
         h("th", {scope: "row", style: {"--colour": classes.get(row.name)?.colour ?? "gray"}}, h("i"), row.name),
         photo.corrected ? cell("painted", false) : h("td", {}, this._score(row, classes.get(row.name))),
