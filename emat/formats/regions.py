@@ -75,7 +75,7 @@ def trace_classes(label_map: NDArray[Any], objects: NDArray[np.int32] | None = N
         objects: The number of the single object at each pixel, (H, W). If given, the regions of different objects are
             separate even where they touch.
     """
-    for index in np.flatnonzero(np.bincount(label_map.ravel())).tolist():
+    for index in np.unique(label_map).tolist():  # np.bincount would need eight bytes for each pixel
         if index in (0, VOID):
             continue
         mask = label_map == index

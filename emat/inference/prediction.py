@@ -51,8 +51,7 @@ class Prediction:
     @property
     def present(self) -> set[str]:
         """The names of the classes that are present: each has a score above the threshold and a pixel."""
-        drawn = np.bincount(self.label_map.ravel(), minlength=len(self.classes) + 1)[1:]
-        return {name for name, pixels in zip(self.classes, drawn, strict=False) if pixels}
+        return {name for label, name in enumerate(self.classes, start=1) if (self.label_map == label).any()}
 
     @cached_property
     def label_map(self) -> NDArray[np.uint8]:
