@@ -29,7 +29,7 @@ WITHOUT_AREA = ("point", "points", "line", "linestrip")
 
 
 def read_labelme(path: Path) -> Drawing:
-    """Read a LabelMe file. Points and lines have no area and are left out, which is said; `__ignore__` is void.
+    """Read a LabelMe file. Points and lines have no area and are left out with a message; `__ignore__` is void.
 
     Returns:
         The drawing. `Drawing.photo` is the path of the photo relative to the folder of the JSON file.
