@@ -142,7 +142,7 @@ def test_output_that_cannot_be_written_is_refused_at_once(tmp_path: Path) -> Non
     assert (tmp_path / "new").is_dir()
     (tmp_path / "file").touch()
     for path in (tmp_path / "new", tmp_path / "file" / "a.json"):
-        with pytest.raises(EmatError, match="choose another file with -o"):
+        with pytest.raises(EmatError, match="name another file with --out"):
             check_output(path)
 
 

@@ -26,6 +26,7 @@ RunLengths: TypeAlias = dict[str, Any]  # COCO's {"size": [height, width], "coun
 
 FEWEST_NUMBERS = 6  # three corners; fewer have no area
 FURTHEST = 4  # photo sizes that a corner may lie outside; the part outside is cut off
+ROUNDING = 0.05  # pixels
 LONGEST = 2_000_000  # pixels that an outline may be long
 
 
@@ -147,7 +148,8 @@ def checked(polygon: Polygon, size: tuple[int, int]) -> list[float]:
     corners = numbers.reshape(-1, 2)  # (corners, 2) of x, y
     if not np.isfinite(corners).all():
         raise ValueError("its outline has a coordinate that is not a number")
-    if ((corners >= 0) & (corners <= 1)).all() and (corners % 1).any():
+    # Corners of the first pixel are whole numbers, but for the rounding of the file that they were read from.
+    if ((corners >= 0) & (corners <= 1)).all() and (np.abs(corners - corners.round()) > ROUNDING).any():
         raise ValueError("its outline lies within one pixel; coordinates are pixels, not fractions of the photo")
     height, width = size
     far = (corners < -FURTHEST * np.array([width, height])) | (corners > (1 + FURTHEST) * np.array([width, height]))

@@ -100,7 +100,7 @@ class Predictor:
         """The features of several photos, computed together unless a cache keeps them."""
         if self.cache is not None or len(photos) == 1:
             return [self.features(photo) for photo in photos]
-        return self.method.features(torch.cat([self.method.prepare(photo) for photo in photos]))
+        return self.method.features_together(photos)
 
     def head_features(self, photo: Pixels) -> Features:
         """The features that the head takes. Those of single pixels are left out, unless a cache has them anyway."""

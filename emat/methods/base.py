@@ -204,6 +204,11 @@ class Method(nn.Module, ABC):
         """Compute what is kept of one photo (H, W, 3), on the method's device."""
         return self.features(self.prepare(photo))[0]
 
+    @torch.no_grad()
+    def features_together(self, photos: Sequence[Pixels]) -> list[Features]:
+        """Compute what `photo_features` returns for each photo, with all of them in one pass through the backbone."""
+        return self.features(torch.cat([self.prepare(photo) for photo in photos]))
+
     def prepare(self, photo: Pixels) -> Tensor:
         """Resize a photo (H, W, 3) to the square that the method takes and normalise it: (1, 3, S, S)."""
         side, device = self.preparation.image_size, next(self.parameters()).device

@@ -112,6 +112,11 @@ class LearningMethod(Method):
         """The features of `inner`, then the maps of the photo at its own aspect."""
         return self._joined(self.inner.photo_features(photo), photo)
 
+    def features_together(self, photos: Sequence[Pixels]) -> list[Features]:
+        """The features of `inner` in one pass, then the maps of each photo at its own aspect."""
+        found = self.inner.features_together(photos)
+        return [self._joined(one, photo) for one, photo in zip(found, photos, strict=True)]
+
     def _joined(self, features: Features, photo: Pixels) -> Features:
         maps = pixel_features(photo, self.backbone, self.working_side).maps
         return Features((*features.tensors, *maps, torch.tensor([len(maps)])), features.size)

@@ -247,13 +247,15 @@ def _same(one: Prediction, other: Prediction) -> bool:
     return maps and one.scores == other.scores and np.array_equal(one.label_map, other.label_map)
 
 
-@pytest.mark.parametrize("batch_size", [2, 3, 8])
-def test_photos_that_go_through_the_backbone_together_have_the_same_results(tiny_head: Path, batch_size: int) -> None:
+@pytest.mark.parametrize(("batch_size", "learn"), [(2, False), (3, True), (8, False)])
+def test_photos_that_go_through_the_backbone_together_have_the_same_results(
+    tiny_head: Path, batch_size: int, learn: bool
+) -> None:
     random = np.random.default_rng(5)
     photos = [
         random.integers(0, 255, (*size, 3), np.uint8) for size in ((40, 60), (64, 64), (30, 50), (64, 64), (9, 9))
     ]
-    segmenter = Segmenter.load(tiny_head, learn=False).fit([Example(photos[0], {"cat": (5, 5, 40, 30)})])
+    segmenter = Segmenter.load(tiny_head, learn=learn).fit([Example(photos[0], {"cat": (5, 5, 40, 30)})])
     segmenter.thresholds = Thresholds(0.0, 0.3)
     for photo, together in zip(photos, segmenter.predict_many(photos, batch_size=batch_size), strict=True):
         alone = segmenter.predict(photo)
