@@ -69,7 +69,7 @@ def command(
         str | None,
         typer.Option(help="For small objects in large photos: auto, or the number of tiles a side, such as 3."),
     ] = None,
-    refine: Refine = "none",
+    refine: Refine = "auto",
     table: Annotated[
         Path | None, typer.Option(help="A CSV file for single objects: area, box, centroid and score of each.")
     ] = None,
@@ -104,7 +104,7 @@ def command(
     Masks are written to the folder in the chosen formats, and scores to scores.csv in it. A photo that cannot be read
     is reported and skipped, and the exit code is then 3. An interrupted run continues when it is started again.
 
-    Example: emat predict pets.emat holiday/ -o masks --format png,overlay --refine auto
+    Example: emat predict pets.emat holiday/ -o masks --format png,overlay
     """
     where = _ray_options(engine, ray_address, ray_workers, ray_cores)
     if pages not in (None, "all"):
