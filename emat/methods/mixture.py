@@ -53,9 +53,11 @@ AS_GOOD = 0.01  # IoU: shifts that differ by no more are equally good for a phot
 HEAD_ALONE = Mixture(1.0, 0.0, 0.0)
 
 # With a single example nothing can be left out. Many separate regions are a texture or small parts, which the learner
-# knows better.
+# knows better. Of one object the head knows more. mIoU with one example of an object (20 classes of PASCAL's training
+# list, heads that never saw them; steel) for learner weights of 1, 0.5 and 0.25: 47.5, 48.9, 49.4; 47.6, 45.7, 42.8.
+# The head alone has 49.1 and 35.7.
 MANY_REGIONS = 8
-ONE_OBJECT, ONE_TEXTURE = Mixture(1.0, 1.0, 1.5), Mixture(1.0, 2.0, 1.0)
+ONE_OBJECT, ONE_TEXTURE = Mixture(1.0, 0.25, 1.0), Mixture(1.0, 2.0, 1.0)
 
 LEAST_SHARE = 0.002  # of a photo: a class is not asked to cover less before it counts as present
 NARROWEST = 0.25  # the scale on which presence turns from unlikely to likely is at least this wide, in logits
