@@ -186,7 +186,11 @@ def _reason(error: Any) -> str:
         if isinstance(cause, EmatError):
             return str(cause)
         cause = getattr(cause, "cause", None) or cause.__cause__
-    return f"the job on Ray failed ({str(error).strip().splitlines()[-1]}); the same command continues it"
+    lines = str(error).strip().splitlines()
+    for line in reversed(lines):  # Ray may hand over the text of a worker's error instead of the error
+        if "EmatError: " in line:
+            return line.split("EmatError: ", 1)[1]
+    return f"the job on Ray failed ({lines[-1] if lines else type(error).__name__}); the same command continues it"
 
 
 class _Worker:
