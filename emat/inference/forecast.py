@@ -6,8 +6,8 @@ usual, the more the left-out examples differ from each other. The constants were
 reached with five examples, in 26 tasks: eight classes of PASCAL's training list, with heads that never saw the class,
 and every second photo of nuclei and steel. There the forecast missed by 0.10 on average, the plain mean by 0.105. Most
 of that is chance: the IoU of photos of one class has a standard deviation of 0.17, so means over five and over eight
-photos differ by 0.08 on average even if nothing else is wrong. On eight further tasks with ten new photos each (the
-five classes of nuclei and steel, three of PASCAL's val list) it missed by 0.06.
+photos differ by 0.08 on average even if nothing else is wrong. `docs/own-photos.md` says by how much it missed
+on other tasks.
 """
 
 from __future__ import annotations

@@ -100,13 +100,8 @@ class LearningMethod(Method):
         return True
 
     def features(self, pixels: Tensor) -> list[Features]:
-        """The features of prepared squares: of `inner`, then the maps of the pixels."""
-        mean, std = (pixels.new_tensor(each).view(3, 1, 1) for each in (self.preparation.mean, self.preparation.std))
-        found = self.inner.features(pixels)
-        photos = ((pixels * std + mean) * 255).round().clamp(0, 255).to(torch.uint8)
-        return [
-            self._joined(one, photo.permute(1, 2, 0).cpu().numpy()) for one, photo in zip(found, photos, strict=True)
-        ]
+        """Raise a TypeError: the square that the backbone takes has lost the photo's aspect and its fine detail."""
+        raise TypeError("the features of single pixels need whole photos; call photo_features or features_together")
 
     def photo_features(self, photo: Pixels) -> Features:
         """The features of `inner`, then the maps of the photo at its own aspect."""
