@@ -47,7 +47,7 @@ from emat.inference.forecast import expected_iou
 from emat.inference.segmenter import Segmenter
 from emat.methods.base import Features, LabelledFeatures, TaskEvidence
 from emat.methods.learner import LabelledPhoto, at_grid, train
-from emat.methods.mixture import HEAD_ALONE, Mixture
+from emat.methods.mixture import HEAD_ALONE, ONE_SHIFT, Mixture
 from emat.methods.pixel_features import side_for
 from emat.methods.trained_head import load_head
 from emat.methods.with_learner import LearningMethod, parts_of
@@ -176,7 +176,8 @@ class Bench:
             encoding = self.method.encode_query(photo)
             evidence = [self.method.compare(encoding, supports)]
             applied = self.method.apply_learnt(encoding, learnt)
-            for column, mixture in (("head", HEAD_ALONE), ("learner", LEARNER_ALONE), ("both", None)):
+            mixtures = {"head": HEAD_ALONE, "learner": LEARNER_ALONE, "both": None} | self.options.mixtures
+            for column, mixture in mixtures.items():
                 used = applied
                 if mixture is not None:
                     used = replace(applied, learnt=replace(learnt, mixtures=torch.tensor([tuple(mixture)])))
@@ -304,7 +305,7 @@ def masks(root: Path, options: argparse.Namespace, journal: dict[str, Any]) -> I
 def _line(found: Sequence[tuple[Task, dict[str, Any]]]) -> dict[str, Any]:
     """The figures of some tasks."""
     line: dict[str, Any] = {}
-    for column in COLUMNS:
+    for column in (*COLUMNS, *sorted({name for _, done in found for name in done["counts"]} - {*COLUMNS})):
         sums: dict[str, NDArray[np.int64]] = defaultdict(lambda: np.zeros(2, np.int64))
         for task, done in found:
             if done["counts"].get(column):
@@ -378,6 +379,7 @@ def main() -> None:
     parser.add_argument("--head-size", type=int, help="side of the square at which the head sees photos")
     parser.add_argument("--size", type=int, help="longest side at which the learner sees photos")
     parser.add_argument("--no-forest", action="store_true")
+    parser.add_argument("--weights", help="columns in which the learner always has one of these weights: 0.1,1")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--journal", type=Path, help="finished tasks are appended here and not done again")
     parser.add_argument("--minutes", type=float, default=math.inf, help="begin no task after so long")
@@ -385,6 +387,8 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     options.until = time.monotonic() + 60 * options.minutes
+    weights = [float(each) for each in options.weights.split(",")] if options.weights else []
+    options.mixtures = {f"weight {weight:g}": Mixture(1.0, weight, ONE_SHIFT) for weight in weights}
     journal: dict[str, Any] = {}
     if options.journal and options.journal.exists():
         journal = {row.pop("task"): row for row in map(json.loads, options.journal.read_text().splitlines())}

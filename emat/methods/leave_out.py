@@ -15,8 +15,8 @@ from torch import Tensor
 from emat.methods.learner import LabelledPhoto, Learner, Trained, train
 from emat.methods.mixture import (
     HEAD_ALONE,
+    LEARNER_MOST,
     MASK_DECIDES,
-    ONE_TEXTURE,
     LeftOut,
     Mixture,
     PresenceRule,
@@ -24,6 +24,7 @@ from emat.methods.mixture import (
     mixture_of_one,
     presence_rule,
     rule_from_backgrounds,
+    rule_of_one,
     share_for,
 )
 from emat.methods.pixel_features import WORKING_SIDE
@@ -102,7 +103,7 @@ def learn_from(photos: Sequence[LabelledPhoto], head_logits: HeadLogits, order: 
     shown = [[bool((mask == 1).any()) for mask in photo.masks] for photo in photos]
     folds = _folds(shown)
     trained = train(photos, folds)
-    choices = [_choose(c, photos, shown, folds, trained, head_logits) for c in range(len(shown[0]))]
+    choices = [_choose(c, shown, folds, trained, head_logits) for c in range(len(shown[0]))]
     left_out = torch.full((len(photos), len(choices)), NAN)
     for c, choice in enumerate(choices):
         for photo, iou in choice.iou.items():
@@ -137,7 +138,6 @@ def _first(shown: Sequence[bool]) -> int:
 
 def _choose(
     c: int,
-    photos: Sequence[LabelledPhoto],
     shown: Sequence[Sequence[bool]],
     folds: Sequence[int],
     trained: Trained,
@@ -147,8 +147,7 @@ def _choose(
     samples = trained.samples
     positives = [index for index, classes in enumerate(shown) if classes[c]]
     if len(positives) == 1:
-        mixture = mixture_of_one(photos[positives[0]].masks[c])
-        return _Choice(mixture, MASK_DECIDES if mixture == ONE_TEXTURE else None, {}, NAN)
+        return _choose_by_one(c, positives[0], shown, folds, trained, head_logits)
     held = [index for index in positives if not bool(torch.isnan(trained.left_out[samples.photo == index, c]).any())]
     seen = {index: _photo(index, c, positives, folds, trained, head_logits) for index in held}
     if not seen:
@@ -167,6 +166,30 @@ def _choose(
         return _Choice(mixture, None, iou, GUESS)
     right = sum([each >= rule.level for each in high] + [each < rule.level for each in low]) / len(high + low)
     return _Choice(mixture, rule, iou, right)
+
+
+def _choose_by_one(
+    c: int,
+    only: int,
+    shown: Sequence[Sequence[bool]],
+    folds: Sequence[int],
+    trained: Trained,
+    head_logits: HeadLogits,
+) -> _Choice:
+    """The mixture and presence rule of a class that a single photo shows."""
+    samples = trained.samples
+    own = samples.photo == only
+    inside = samples.labels[own, c] == 1
+    seen = _at_points(head_logits(only, c, [only]), samples.points[own])[inside]
+    mixture = mixture_of_one(float(seen.mean()))
+    # Photos of other classes may show something similar, above which a single photo sets no level.
+    absent = [index for index in _absent(c, shown, trained) if not any(shown[index])]
+    if absent:
+        share = share_for([float(samples.shares[own][inside].sum() / samples.shares[own].sum())])
+        low = [_photo(index, c, [only], folds, trained, head_logits).highest(mixture, share) for index in absent]
+        return _Choice(mixture, rule_of_one(low, share), {}, NAN)
+    # Where the head is unsure of its own example, its presence says little.
+    return _Choice(mixture, MASK_DECIDES if mixture.learner == LEARNER_MOST else None, {}, NAN)
 
 
 def _photo(

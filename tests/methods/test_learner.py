@@ -19,17 +19,17 @@ from emat.methods.learner import (
 )
 from emat.methods.leave_out import learn_from
 from emat.methods.mixture import (
-    MANY_REGIONS,
-    ONE_OBJECT,
-    ONE_TEXTURE,
+    LEARNER_LEAST,
+    LEARNER_MOST,
+    SURE,
     WEIGHTS,
     LeftOut,
     PresenceRule,
     best_mixture,
-    count_regions,
     mixture_of_one,
     presence_rule,
     rule_from_backgrounds,
+    rule_of_one,
 )
 from emat.methods.pixel_features import PixelFeatures
 
@@ -127,14 +127,34 @@ def test_negatives_calibrate_presence() -> None:
         assert (rule.logit(logits) > 0) is shown
 
 
-def test_one_photo_follows_the_number_of_regions() -> None:
-    spots = torch.zeros(40, 60, dtype=torch.uint8)
-    spots[::10, ::10] = 1
-    assert count_regions(spots == 1) >= MANY_REGIONS
-    assert mixture_of_one(spots) == ONE_TEXTURE
-    assert mixture_of_one(_photo(1).masks[0]) == ONE_OBJECT
-    snake = torch.tensor([[1, 1, 1, 1], [0, 0, 0, 1], [1, 1, 1, 1], [1, 0, 0, 0], [1, 1, 1, 1]]) == 1
-    assert count_regions(snake) == 1
+@pytest.mark.parametrize("certainty", [-2.0, 4.0])
+def test_one_photo_follows_how_sure_the_head_is_of_it(certainty: float) -> None:
+    def head(photo: int, c: int, others: Sequence[int]) -> torch.Tensor:
+        assert others == [photo]
+        return torch.where(_photo(1).masks[0] == 1, certainty, -9.0)
+
+    learnt = learn_from([_photo(1)], head, [0])
+    assert tuple(learnt.mixture(0)) == pytest.approx(tuple(mixture_of_one(certainty)))
+    sure = certainty > SURE
+    assert learnt.mixture(0).learner == pytest.approx(LEARNER_LEAST if sure else LEARNER_MOST)
+    assert (learnt.presence_rule(0) is None) is sure
+
+
+def test_the_surer_the_head_the_less_the_learner_counts() -> None:
+    weights = [mixture_of_one(quarter / 4).learner for quarter in range(-8, 24)]
+    assert weights == sorted(weights, reverse=True)
+    assert len(set(weights)) > 3
+
+
+def test_beside_one_photo_those_without_the_class_set_the_level() -> None:
+    learnt = _learnt([_photo(0), _photo(1, shown=False), _photo(2, shown=False)])
+    rule = learnt.presence_rule(0)
+    assert rule is not None
+    for seed, shown in ((10, True), (11, False)):
+        found = learnt.learner.logits(_photo(seed, shown).features)[0]
+        assert (rule.logit(learnt.mixture(0).logits(torch.full(SIZE, -1.0), found)) > 0) is shown
+    assert rule_of_one([-3.0, -1.0], 0.1).level == 0
+    assert rule_of_one([2.0], 0.1).level > 2
 
 
 def test_the_better_part_is_chosen() -> None:
