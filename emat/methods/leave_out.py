@@ -102,13 +102,13 @@ def learn_from(photos: Sequence[LabelledPhoto], head_logits: HeadLogits, order: 
     """
     shown = [[bool((mask == 1).any()) for mask in photo.masks] for photo in photos]
     folds = _folds(shown)
-    trained = train(photos, folds)
-    choices = [_choose(c, shown, folds, trained, head_logits) for c in range(len(shown[0]))]
+    seen = _Seen(shown, folds, train(photos, folds), head_logits)
+    choices = [_choose(c, seen) for c in range(len(shown[0]))]
     left_out = torch.full((len(photos), len(choices)), NAN)
     for c, choice in enumerate(choices):
         for photo, iou in choice.iou.items():
             left_out[order[photo], c] = iou
-    learner = trained.learner
+    learner = seen.trained.learner
     return Learnt(
         mean=learner.mean,
         spread=learner.spread,
@@ -136,31 +136,72 @@ def _first(shown: Sequence[bool]) -> int:
     return list(shown).index(True) if any(shown) else len(shown)
 
 
-def _choose(
-    c: int,
-    shown: Sequence[Sequence[bool]],
-    folds: Sequence[int],
-    trained: Trained,
-    head_logits: HeadLogits,
-) -> _Choice:
+@dataclass(frozen=True)
+class _Seen:
+    """What head and learner say of the photos, each as if its group had not been shown."""
+
+    shown: Sequence[Sequence[bool]]  # for each photo, whether it shows each class
+    folds: Sequence[int]  # the group of each photo
+    trained: Trained
+    head_logits: HeadLogits
+
+    def positives(self, c: int) -> list[int]:
+        """The photos that show a class."""
+        return [index for index, classes in enumerate(self.shown) if classes[c]]
+
+    def left_out(self, index: int, c: int) -> LeftOut:
+        """One class at the drawn pixels of one photo whose class is known there."""
+        samples = self.trained.samples
+        # The next photos first, then from the start.
+        later = sorted(self.positives(c), key=lambda other: (other <= index, other))
+        others = [other for other in later if self.folds[other] != self.folds[index]][:COMPARED_PHOTOS]
+        own = samples.photo == index
+        labels = samples.labels[own, c]
+        known = labels <= 1
+        return LeftOut(
+            self.head(index, c, others)[known],
+            self.trained.left_out[own, c][known],
+            labels[known] == 1,
+            samples.shares[own][known],
+        )
+
+    def head(self, index: int, c: int, others: Sequence[int]) -> Tensor:
+        """The head's logit (n,) at the drawn pixels of a photo, from the supports of other photos."""
+        samples = self.trained.samples
+        return _at_points(self.head_logits(index, c, others), samples.points[samples.photo == index])
+
+    def was_left_out(self, index: int, c: int) -> bool:
+        """Whether the learner could be trained on a class without the photo."""
+        return not bool(torch.isnan(self.trained.left_out[self.trained.samples.photo == index, c]).any())
+
+    def absent(self, c: int) -> list[int]:
+        """Photos that are known not to show a class: those without any class first."""
+        samples = self.trained.samples
+        without = []
+        for index, classes in enumerate(self.shown):
+            labels = samples.labels[samples.photo == index, c]
+            if not classes[c] and len(labels) and bool((labels == 0).all()) and self.was_left_out(index, c):
+                without.append(index)
+        return sorted(without, key=lambda index: (any(self.shown[index]), index))[:MOST_ABSENT]
+
+
+def _choose(c: int, seen: _Seen) -> _Choice:
     """The mixture and presence rule of one class."""
-    samples = trained.samples
-    positives = [index for index, classes in enumerate(shown) if classes[c]]
+    positives = seen.positives(c)
     if len(positives) == 1:
-        return _choose_by_one(c, positives[0], shown, folds, trained, head_logits)
-    held = [index for index in positives if not bool(torch.isnan(trained.left_out[samples.photo == index, c]).any())]
-    seen = {index: _photo(index, c, positives, folds, trained, head_logits) for index in held}
-    if not seen:
+        return _choose_by_one(c, positives[0], seen)
+    photos = {index: seen.left_out(index, c) for index in positives if seen.was_left_out(index, c)}
+    if not photos:
         return _Choice(HEAD_ALONE, None, {}, NAN)
-    mixture, reached = best_mixture(list(seen.values()))
-    iou = dict(zip(seen, reached, strict=True))
-    absent = _absent(c, shown, trained)
-    share = share_for([float((each.shares * each.inside).sum() / each.shares.sum()) for each in seen.values()])
-    high = [each.highest(mixture, share) for each in seen.values()]
+    mixture, reached = best_mixture(list(photos.values()))
+    iou = dict(zip(photos, reached, strict=True))
+    share = share_for([float((each.shares * each.inside).sum() / each.shares.sum()) for each in photos.values()])
+    high = [each.highest(mixture, share) for each in photos.values()]
+    absent = seen.absent(c)
     if not absent:
-        low = [each.background().highest(mixture, share) for each in seen.values() if not bool(each.inside.all())]
+        low = [each.background().highest(mixture, share) for each in photos.values() if not bool(each.inside.all())]
         return _Choice(mixture, rule_from_backgrounds(high, low, share) if low else MASK_DECIDES, iou, NAN)
-    low = [_photo(index, c, positives, folds, trained, head_logits).highest(mixture, share) for index in absent]
+    low = [seen.left_out(index, c).highest(mixture, share) for index in absent]
     rule = presence_rule(high, low, share)
     if rule is None:
         return _Choice(mixture, None, iou, GUESS)
@@ -168,64 +209,20 @@ def _choose(
     return _Choice(mixture, rule, iou, right)
 
 
-def _choose_by_one(
-    c: int,
-    only: int,
-    shown: Sequence[Sequence[bool]],
-    folds: Sequence[int],
-    trained: Trained,
-    head_logits: HeadLogits,
-) -> _Choice:
+def _choose_by_one(c: int, only: int, seen: _Seen) -> _Choice:
     """The mixture and presence rule of a class that a single photo shows."""
-    samples = trained.samples
+    samples = seen.trained.samples
     own = samples.photo == only
     inside = samples.labels[own, c] == 1
-    seen = _at_points(head_logits(only, c, [only]), samples.points[own])[inside]
-    mixture = mixture_of_one(float(seen.mean()))
+    mixture = mixture_of_one(float(seen.head(only, c, [only])[inside].mean()))
     # Photos of other classes may show something similar, above which a single photo sets no level.
-    absent = [index for index in _absent(c, shown, trained) if not any(shown[index])]
+    absent = [index for index in seen.absent(c) if not any(seen.shown[index])]
     if absent:
         share = share_for([float(samples.shares[own][inside].sum() / samples.shares[own].sum())])
-        low = [_photo(index, c, [only], folds, trained, head_logits).highest(mixture, share) for index in absent]
+        low = [seen.left_out(index, c).highest(mixture, share) for index in absent]
         return _Choice(mixture, rule_of_one(low, share), {}, NAN)
     # Where the head is unsure of its own example, its presence says little.
     return _Choice(mixture, MASK_DECIDES if mixture.learner == LEARNER_MOST else None, {}, NAN)
-
-
-def _photo(
-    index: int,
-    c: int,
-    positives: Sequence[int],
-    folds: Sequence[int],
-    trained: Trained,
-    head_logits: HeadLogits,
-) -> LeftOut:
-    """One class on one photo, as if the photo's group had not been shown."""
-    later = sorted(positives, key=lambda other: (other <= index, other))  # the next ones first, then from the start
-    others = [other for other in later if folds[other] != folds[index]][:COMPARED_PHOTOS]
-    own = _at_points(head_logits(index, c, others), trained.samples.points[trained.samples.photo == index])
-    return _left_out(trained, index, c, own, trained.left_out[trained.samples.photo == index, c])
-
-
-def _left_out(trained: Trained, index: int, c: int, head: Tensor, learner: Tensor) -> LeftOut:
-    """The pixels of a photo whose class is known."""
-    samples = trained.samples
-    inside = samples.photo == index
-    labels = samples.labels[inside, c]
-    known = labels <= 1
-    return LeftOut(head[known], learner[known], labels[known] == 1, samples.shares[inside][known])
-
-
-def _absent(c: int, shown: Sequence[Sequence[bool]], trained: Trained) -> list[int]:
-    """Photos that are known not to show a class: those without any class first."""
-    samples = trained.samples
-    without = []
-    for index, classes in enumerate(shown):
-        labels = samples.labels[samples.photo == index, c]
-        known = bool((labels == 0).all()) and not bool(torch.isnan(trained.left_out[samples.photo == index, c]).any())
-        if not classes[c] and len(labels) and known:
-            without.append(index)
-    return sorted(without, key=lambda index: (any(shown[index]), index))[:MOST_ABSENT]
 
 
 def _at_points(logits: Tensor, points: Tensor) -> Tensor:
