@@ -21,10 +21,10 @@ def command(
     ] = None,
     figures: Annotated[Path | None, typer.Option(help="Folder for figures, each as SVG and PNG.")] = None,
 ) -> None:
-    """Make the paper's tables and figures: settings, folds, ways and object sizes, as far as there are results.
+    r"""Make the paper's tables and figures: settings, folds, ways and object sizes, as far as there are results.
 
     Files of the same method are combined, so every fold may have its own file. ± is half of the 95 % interval. Figures
-    need the extra report: pip install "emat[report]".
+    need the extra report: pip install "emat\[report]".
 
     Example: emat report runs/emat-*.json CST=runs/cst.json -o tables.md --figures figures
     """
