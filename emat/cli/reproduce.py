@@ -49,7 +49,10 @@ class ReproduceOptions:
     only: Only = None
     plan: Annotated[bool, typer.Option("--plan", help="Show what would be measured and how long it takes.")] = False
     run: Annotated[
-        bool, typer.Option("--run/--no-run", help="Whether to measure what is missing, or to use only what is there.")
+        bool,
+        typer.Option(
+            "--run/--no-run", help="Whether to measure scores that are missing, or to use only those that are there."
+        ),
     ] = True
     photos: Annotated[
         bool, typer.Option("--photos/--no-photos", help="Whether figures show photos of the data set.")
@@ -129,9 +132,12 @@ def _reproduce(dataset: str, options: ReproduceOptions, more: list[str]) -> None
         if figure.reason is not None:
             typer.echo(f"{figure.name} was not drawn: {figure.reason}")
     shown = sum(figure.reason is None for figure in written.figures)
-    typer.echo(
-        f"{written.page}: {len(written.tables)} tables and {shown} figures; also tables.md, .tex, .csv and figures/"
-    )
+    made = f"{_count(len(written.tables), 'table')} and {_count(shown, 'figure')}"
+    typer.echo(f"{written.page}: {made}; also tables.md, .tex, .csv" + (" and figures/" if shown else ""))
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1)}"
 
 
 def _follow(items: Sequence[Item], what: str) -> Iterator[Item]:
@@ -159,6 +165,10 @@ def _show(plan: MeasuringPlan, names: list[str]) -> None:
         typer.echo(f"  {label}: not run, {reason}")
     for label, reason in plan.partly_run.items():
         typer.echo(f"  {label}: not on every fold, {reason}")
+    for path in plan.ledger.left_out:
+        typer.echo(f"  {path}: not used, photo or mask files have changed since it was written")
+    if plan.ledger.left_out:
+        typer.echo("  If the data set was only copied, move these files to another folder and give it with --results.")
     seconds = sum(each.seconds for each in plan.passes)
     if seconds:
         typer.echo(f"About {_time(seconds)}, judging by two queries of each model; then the tables and figures.")

@@ -43,7 +43,7 @@ def test_a_plan_is_shown_run_once_and_found_again(
     assert "12 tasks are not measured" in capsys.readouterr().out
     assert not list(out.glob("results/*.json"))
     assert run(*words) == 0
-    assert "index.html: 1 tables and 0 figures" in capsys.readouterr().out
+    assert "index.html: 1 table and 0 figures" in capsys.readouterr().out
     assert "| CST* | paper | 0.37 | 80.58 |" in (tmp_path / "paper" / "tables.md").read_text()
     assert run(*words) == 0
     assert capsys.readouterr().out.count("everything is measured") == 2
