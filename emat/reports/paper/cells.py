@@ -153,8 +153,9 @@ class PaperTable:
             same = None if self.all_folds_too or len(only) != 1 else next(iter(only))  # is said once for the line
             cells = [replace(cell, only=None) if same else cell for cell in row.cells]
             lines.append((first, TableEntry(f"{HERE}, {same}" if same else HERE), *(cell.here() for cell in cells)))
-            if row.published:
-                lines.append((TableEntry(""), TableEntry(DIFFERENCE), *(cell.compared() for cell in row.cells)))
+            compared = [cell.compared() for cell in row.cells]
+            if row.published and any(each.text for each in compared):
+                lines.append((TableEntry(""), TableEntry(DIFFERENCE), *compared))
         return ReportTable(self.title, (("", self.rows_are), ("", ""), *self.columns), tuple(lines))
 
 

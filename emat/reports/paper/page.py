@@ -16,6 +16,7 @@ from emat.reports.tables import MISSING, ReportTable, TableEntry, latex, markdow
 CSV_COLUMNS = ("table", "title", "row", "group", "column", "published", "measured", "low", "high", "difference")
 FOLDS_COLUMN = "folds"  # empty if the number is of all folds that the published one is of
 FINDINGS = "What the paper finds, and what was found here"
+LATEX_COMMANDS = {"−": "$-$", "✓": r"\checkmark", "≈": r"$\approx$"}  # letters that pdfLaTeX does not know
 HEADING = "# Tables of the paper, measured here"
 INSIDE_COLUMN = "published_inside"
 STYLE = """
@@ -108,7 +109,10 @@ def _markdown(table: PaperTable) -> str:
 
 def _latex(table: PaperTable) -> str:
     said = "".join(f"% {sentence}\n" for sentence in (*table.notes, *table.sentences))
-    return said + latex([table.report()]).replace("−", "$-$").replace("✓", r"\checkmark")
+    text = latex([table.report()])
+    for letter, command in LATEX_COMMANDS.items():
+        text = text.replace(letter, command)
+    return said + text
 
 
 def _comma_separated(tables: Sequence[PaperTable]) -> str:

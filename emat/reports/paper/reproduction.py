@@ -34,7 +34,7 @@ from emat.reports.paper.paper_tables import (
     segmentation_table,
     table_costs,
 )
-from emat.reports.paper.parts import CURVES, Part, models_of
+from emat.reports.paper.parts import COMPARED, CURVES, Part, models_of
 from emat.reports.paper.qualitative import (
     FIRST_RULE,
     MASK_RULE,
@@ -142,7 +142,8 @@ def _drawing(part: Part, sources: Sources) -> Callable[[], Any]:
     if not possible:
         problems = [problem for need in part.needs if (problem := ledger.tasks.problem(need))]
         folds = "" if part.name in ONE_FOLD_IS_ENOUGH else " of all folds"
-        raise _NotMeasured(problems[0] if problems else f"EMAT was not measured on these tasks{folds}")
+        who = "no model was" if part.rows is None and part.name not in COMPARED else "EMAT was not"
+        raise _NotMeasured(problems[0] if problems else f"{who} measured on these tasks{folds}")
     return draw
 
 
@@ -253,7 +254,8 @@ def statement(plan: MeasuringPlan, *, photos: bool = True) -> list[str]:
     said += [f"{label}: not run ({reason})." for label, reason in plan.not_run.items()]
     unmeasured = [each.model.label for each in plan.passes if each.model not in models]
     said += [f"{label}: not run (its head is here, but nothing was measured with it)." for label in unmeasured]
-    said += [f"{label}: not run on every fold ({reason})." for label, reason in plan.partly_run.items()]
+    if plan.partly_run:
+        said.append(f"{', '.join(plan.partly_run)}: not run on every fold (there are heads of some folds only).")
     if plan.ledger.vouched_for:
         names = ", ".join(dict.fromkeys(path.name for path in plan.ledger.vouched_for))
         said.append(f"{OTHER_FILES} {names}.")
@@ -272,7 +274,7 @@ def _support_sizes(plan: MeasuringPlan) -> list[str]:
         if here is not None and published not in (None, here) and plan.ledger.measured_folds(label):
             alike.setdefault((here, published), []).append(label)
     found = [
-        f"t_s of {' and '.join(labels)} is {here[0]} and {here[1]} here, and {published[0]} and {published[1]} there"
+        f"t_s of {', '.join(labels)} is {here[0]} and {here[1]} here, and {published[0]} and {published[1]} there"
         for (here, published), labels in alike.items()
     ]
     return [f"The support tokens of the two layers differ as well: {'; '.join(found)}."] if found else []
