@@ -15,7 +15,7 @@ from emat.reports.paper.attention_cost import AttentionCase
 from emat.reports.paper.measuring import MeasuringPlan, Pass, make_plan, measure
 from emat.reports.paper.models import models_here, parse_model
 from emat.reports.paper.parts import PARTS, choose_parts, open_tasks
-from emat.reports.paper.reproduction import Sources, cost_of, draw_figures, write_paper
+from emat.reports.paper.reproduction import Sources, cost_of, draw_figures, number_of_costs_left, write_paper
 
 EXAMPLE = "Example: emat reproduce pascal --data VOC2012 --lists splits --tasks 100 -o paper"
 MINUTE, HOUR = 60, 3600
@@ -123,6 +123,8 @@ def _reproduce(dataset: str, options: ReproduceOptions, more: list[str]) -> None
     models = given or models_here(dataset, tasks.folds)
     plan = make_plan(parts, models, tasks, out, options.device, results_in=measured_in, estimate=options.run)
     _show(plan, [part.name for part in parts])
+    if costs := number_of_costs_left(parts, out):
+        typer.echo(f"The cost of attention is measured in {_count(costs, 'case')} as well, a few seconds each.")
     if options.plan:
         return
     if options.run:

@@ -49,6 +49,16 @@ def test_a_plan_is_shown_run_once_and_found_again(
     assert capsys.readouterr().out.count("everything is measured") == 2
 
 
+def test_the_plan_counts_the_costs_of_attention(
+    pascal: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["reproduce", "pascal", "--data", pascal, "--plan", "-o", tmp_path, "Prototype=prototype,size=64"]
+    assert run(*words, "--only", "table-attention") == 0
+    assert "The cost of attention is measured in 20 cases as well" in capsys.readouterr().out
+    assert run(*words, "--only", "figure-10") == 0
+    assert "cost of attention" not in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [

@@ -9,7 +9,7 @@ from typing import Any
 from emat.errors import EmatError
 from emat.files import write_text
 from emat.reports.figures import save_figure
-from emat.reports.paper.attention_cost import AttentionCase, Costs, measure_costs
+from emat.reports.paper.attention_cost import AttentionCase, Costs, costs_left, measure_costs
 from emat.reports.paper.cells import PaperTable, name_folds, published_text
 from emat.reports.paper.charts import (
     dense_costs,
@@ -228,9 +228,17 @@ def write_paper(
 
 def cost_of(parts: Sequence[Part], folder: Path, watch: CostWatch = iter) -> Costs:
     """Measure what attention costs, as far as the parts show it, or read it from the folder."""
+    return measure_costs(_cost_cases(parts), folder / COSTS_FILE, watch)
+
+
+def number_of_costs_left(parts: Sequence[Part], folder: Path) -> int:
+    """Return how many costs of attention the parts show that are not in the folder."""
+    return len(costs_left(_cost_cases(parts), folder / COSTS_FILE))
+
+
+def _cost_cases(parts: Sequence[Part]) -> list[tuple[AttentionCase, float]]:
     names = [part.name for part in parts]
-    cases = table_costs(names) + (dense_costs() if "figure-dense" in names else [])
-    return measure_costs(cases, folder / COSTS_FILE, watch)
+    return table_costs(names) + (dense_costs() if "figure-dense" in names else [])
 
 
 def statement(plan: MeasuringPlan, *, photos: bool = True) -> list[str]:
