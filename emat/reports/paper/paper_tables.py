@@ -271,7 +271,7 @@ def _fold_notes(
             common = tuple(each for each in ledger.common_tasks(alike, [need]) if each[0] in folds)
             count = " and ".join(dict.fromkeys(str(tasks) for _, tasks in common))
             said = [f"{label} {_scores_of(ledger.over_folds(label, need, common), scores)}" for label in alike]
-            only = " and ".join(label for label, measured in fewer.items() if measured == folds)
+            only = ", ".join(label for label, measured in fewer.items() if measured == folds)
             notes.append(
                 f"{only}: {name_folds(folds)} only. On the same {count} tasks of {name_folds(folds)} ({need.words()}): "
                 f"{'; '.join(said)}."

@@ -269,7 +269,7 @@ def test_a_head_of_one_fold_is_measured_on_that_fold_and_not_compared_with_the_m
     }
     said = f"On the same 1 tasks of fold 0 (2-way 1-shot, original setting): {words['EMAT']}; {words['Prototype']}."
     assert f"EMAT: fold 0 only. {said}" in tables["table-1"].notes
-    assert any(note.startswith("EMAT_s and EMAT: fold 0 only. On the same") for note in tables["table-5"].notes)
+    assert any(note.startswith("EMAT_s, EMAT: fold 0 only. On the same") for note in tables["table-5"].notes)
     with (tmp_path / "tables.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     folds = {
