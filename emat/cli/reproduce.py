@@ -15,7 +15,7 @@ from emat.reports.paper.attention_cost import AttentionCase
 from emat.reports.paper.measuring import MeasuringPlan, Pass, make_plan, measure
 from emat.reports.paper.models import models_here, parse_model
 from emat.reports.paper.parts import PARTS, choose_parts, open_tasks
-from emat.reports.paper.reproduction import Sources, cost_of, draw_figures, write_paper
+from emat.reports.paper.reproduction import Sources, cost_of, draw_figures, number_of_costs_left, write_paper
 
 EXAMPLE = "Example: emat reproduce pascal --data VOC2012 --lists splits --tasks 100 -o paper"
 MINUTE, HOUR = 60, 3600
@@ -49,7 +49,10 @@ class ReproduceOptions:
     only: Only = None
     plan: Annotated[bool, typer.Option("--plan", help="Show what would be measured and how long it takes.")] = False
     run: Annotated[
-        bool, typer.Option("--run/--no-run", help="Whether to measure what is missing, or to use only what is there.")
+        bool,
+        typer.Option(
+            "--run/--no-run", help="Whether to measure scores that are missing, or to use only those that are there."
+        ),
     ] = True
     photos: Annotated[
         bool, typer.Option("--photos/--no-photos", help="Whether figures show photos of the data set.")
@@ -120,6 +123,8 @@ def _reproduce(dataset: str, options: ReproduceOptions, more: list[str]) -> None
     models = given or models_here(dataset, tasks.folds)
     plan = make_plan(parts, models, tasks, out, options.device, results_in=measured_in, estimate=options.run)
     _show(plan, [part.name for part in parts])
+    if costs := number_of_costs_left(parts, out):
+        typer.echo(f"The cost of attention is measured in {_count(costs, 'case')} as well, a few seconds each.")
     if options.plan:
         return
     if options.run:
@@ -129,9 +134,12 @@ def _reproduce(dataset: str, options: ReproduceOptions, more: list[str]) -> None
         if figure.reason is not None:
             typer.echo(f"{figure.name} was not drawn: {figure.reason}")
     shown = sum(figure.reason is None for figure in written.figures)
-    typer.echo(
-        f"{written.page}: {len(written.tables)} tables and {shown} figures; also tables.md, .tex, .csv and figures/"
-    )
+    made = f"{_count(len(written.tables), 'table')} and {_count(shown, 'figure')}"
+    typer.echo(f"{written.page}: {made}; also tables.md, .tex, .csv" + (" and figures/" if shown else ""))
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1)}"
 
 
 def _follow(items: Sequence[Item], what: str) -> Iterator[Item]:
@@ -159,6 +167,10 @@ def _show(plan: MeasuringPlan, names: list[str]) -> None:
         typer.echo(f"  {label}: not run, {reason}")
     for label, reason in plan.partly_run.items():
         typer.echo(f"  {label}: not on every fold, {reason}")
+    for path in plan.ledger.left_out:
+        typer.echo(f"  {path}: not used, photo or mask files have changed since it was written")
+    if plan.ledger.left_out:
+        typer.echo("  If the data set was only copied, move these files to another folder and give it with --results.")
     seconds = sum(each.seconds for each in plan.passes)
     if seconds:
         typer.echo(f"About {_time(seconds)}, judging by two queries of each model; then the tables and figures.")

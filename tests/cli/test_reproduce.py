@@ -43,10 +43,20 @@ def test_a_plan_is_shown_run_once_and_found_again(
     assert "12 tasks are not measured" in capsys.readouterr().out
     assert not list(out.glob("results/*.json"))
     assert run(*words) == 0
-    assert "index.html: 1 tables and 0 figures" in capsys.readouterr().out
+    assert "index.html: 1 table and 0 figures" in capsys.readouterr().out
     assert "| CST* | paper | 0.37 | 80.58 |" in (tmp_path / "paper" / "tables.md").read_text()
     assert run(*words) == 0
     assert capsys.readouterr().out.count("everything is measured") == 2
+
+
+def test_the_plan_counts_the_costs_of_attention(
+    pascal: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["reproduce", "pascal", "--data", pascal, "--plan", "-o", tmp_path, "Prototype=prototype,size=64"]
+    assert run(*words, "--only", "table-attention") == 0
+    assert "The cost of attention is measured in 20 cases as well" in capsys.readouterr().out
+    assert run(*words, "--only", "figure-10") == 0
+    assert "cost of attention" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

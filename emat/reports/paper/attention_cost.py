@@ -91,12 +91,18 @@ def measure_costs(
         kept_in: A JSON file for costs that were measured before on this machine and PyTorch.
         watch: Is given what is left to measure, and may show progress.
     """
-    known = _read(kept_in)
     wanted = list(dict.fromkeys(cases))
-    for case, cover in watch([each for each in wanted if each not in known]):
+    known = _read(kept_in)
+    for case, cover in watch(costs_left(wanted, kept_in)):
         known[case, cover] = step_cost(case, cover)
         _write(kept_in, known)
     return {each: known[each] for each in wanted}
+
+
+def costs_left(cases: Iterable[tuple[AttentionCase, float]], kept_in: Path | None) -> list[tuple[AttentionCase, float]]:
+    """Return the cases that are not kept in the file, and have to be measured."""
+    known = _read(kept_in)
+    return [each for each in dict.fromkeys(cases) if each not in known]
 
 
 def step_cost(case: AttentionCase, cover: float) -> StepCost:

@@ -6,7 +6,7 @@ paper's text.
 
 import csv
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import resources
@@ -71,7 +71,7 @@ class PaperCell:
     digits: int = 1
     unit: str = "points"
     words: str | None = None  # instead of a measured number
-    only: str | None = None  # the folds that were measured, if not all; the published number is of all
+    only: str | None = None  # such as "fold 0 only", if not all folds were measured; the published number is of all
 
     @property
     def difference(self) -> float | None:
@@ -153,8 +153,9 @@ class PaperTable:
             same = None if self.all_folds_too or len(only) != 1 else next(iter(only))  # is said once for the line
             cells = [replace(cell, only=None) if same else cell for cell in row.cells]
             lines.append((first, TableEntry(f"{HERE}, {same}" if same else HERE), *(cell.here() for cell in cells)))
-            if row.published:
-                lines.append((TableEntry(""), TableEntry(DIFFERENCE), *(cell.compared() for cell in row.cells)))
+            compared = [cell.compared() for cell in row.cells]
+            if row.published and any(each.text for each in compared):
+                lines.append((TableEntry(""), TableEntry(DIFFERENCE), *compared))
         return ReportTable(self.title, (("", self.rows_are), ("", ""), *self.columns), tuple(lines))
 
 
@@ -175,9 +176,18 @@ def score_cell(summary: Summary | None, score: str, table: str, row: str, column
         return PaperCell(text, number, words=NOT_RUN if summary is None else None)
     interval = summary.intervals[score]
     percent = None if interval is None else (100 * interval[0], 100 * interval[1])
-    named = f"fold{'s' * (len(summary.folds) > 1)} {', '.join(map(str, summary.folds))}"
-    only = None if len(summary.folds) == all_folds else named
+    only = None if len(summary.folds) == all_folds else f"{name_folds(summary.folds)} only"
     return PaperCell(text, number, 100 * value, percent, only=only)
+
+
+def name_folds(folds: Sequence[int]) -> str:
+    """Name some folds.
+
+    >>> name_folds([0]), name_folds([0, 2])
+    ('fold 0', 'folds 0 and 2')
+    """
+    *others, last = map(str, folds)
+    return f"folds {', '.join(others)} and {last}" if others else f"fold {last}"
 
 
 def _sentences(table: PaperTable) -> list[str]:

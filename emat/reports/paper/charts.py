@@ -55,8 +55,8 @@ def size_bars(ledger: Ledger) -> Any:
     labels = list(ledger.methods)
     other = other_model(labels)
     shown = [label for label in (other, "EMAT") if label is not None and ledger.mean(label, SIZES[0])]
-    first = ledger.common_tasks(shown, SIZES)
-    series = {label: [ledger.mean(label, need, first) for need in SIZES] for label in shown}
+    first = {need: ledger.common_tasks(shown, [need]) for need in SIZES}
+    series = {label: [ledger.mean(label, need, first[need]) for need in SIZES] for label in shown}
     title = f"Small objects on {DATASETS[ledger.tasks.name]}: 1-way 1-shot, the query has the class"
     return _bars(title, [f"{split} %" for split in SMALL_SPLITS], series, "Object size, share of the photo")
 
@@ -251,8 +251,8 @@ def network_diagram() -> Any:
     axes.text(0.2, 4.1, "EMAT: from a query, a support and its mask to presence and mask", fontsize=11)
     words = (
         f"{parameters:,} trained parameters in the attention layers and the two branches. Each layer downscales its "
-        "queries with 2 × 2 convolutions over\nthe support grid; keys and values are only those of the support tokens "
-        "that the mask keeps, and of the class token."
+        "queries with 2 × 2 convolutions over\nthe support grid, the second also by pooling; keys and values are only "
+        "those of the support tokens that the mask keeps, and of the class token."
     )
     axes.text(0.2, 0.28, words, fontsize=8, color=QUIET, va="center")
     return figure

@@ -18,12 +18,14 @@ from emat.evaluation.run import EvaluatedMethod, Run, Watch, evaluate, remove_jo
 from emat.features import FeatureCache
 from emat.files import check_output
 from emat.methods.base import PAPER_THRESHOLDS
+from emat.reports.paper.cells import name_folds
 from emat.reports.paper.models import PaperModel
 from emat.reports.paper.parts import Need, PaperTasks, Part, needs_of
 from emat.tasks.task import Configuration
 
 Weights: TypeAlias = tuple[str, int, str]  # the method's name, the size of photos, and the hash of all tensors
-CellKey: TypeAlias = tuple[Weights, str]  # by whom, and how tasks are drawn and judged
+CellKey: TypeAlias = tuple[Weights, int, str]  # by whom, the fold, and how tasks are drawn and judged
+TaskCounts: TypeAlias = tuple[tuple[int, int], ...]  # folds, and how many of the first tasks of each
 RESULTS = "results"
 TRIAL_QUERIES = 2  # are answered to estimate the time: the first warms up, the second is timed
 
@@ -43,6 +45,10 @@ class Ledger:
     Results of more tasks than asked for are cut. Results of fewer tasks or folds are used as they are: whoever shows
     them says how many there are.
 
+    Results of the same tasks may be of photo or mask files that have changed since, or of another copy of the data set,
+    whose files have other times. In the first folder they are left out and measured again. Whoever gives a further
+    folder vouches for what is in it: there they are used, unless newer ones have as many tasks.
+
     Args:
         folders: The folders of the results files; new ones are written to the first.
         tasks: The tasks of the data set.
@@ -52,29 +58,59 @@ class Ledger:
     folders: tuple[Path, ...]
     tasks: PaperTasks
     methods: Mapping[str, Mapping[int, EvaluatedMethod]]
+    left_out: list[Path] = field(default_factory=list)  # results files of the first folder that are of other files
+    vouched_for: list[Path] = field(default_factory=list)  # and those of the further folders, which are used
     _outcomes: dict[CellKey, tuple[TaskOutcome, ...]] = field(default_factory=dict)
-    _summaries: dict[tuple[str, Need, int | None], list[Summary]] = field(default_factory=dict)
+    _summaries: dict[tuple[str, Need, TaskCounts | None], list[Summary]] = field(default_factory=dict)
 
     def read(self) -> None:
-        """Read all results files of the folders; those of other models, photos, masks or options are left out."""
+        """Read all results files of the folders; those of other models, tasks or options are left out."""
         self._outcomes.clear()
         self._summaries.clear()
-        ours = {_weights(each) for methods in self.methods.values() for each in methods.values()}
-        for path in (path for folder in self.folders for path in sorted(folder.glob("*.json"))):
+        older = []
+        self.left_out, self.vouched_for = [], []
+        paths = [(folder, path) for folder in self.folders for path in sorted(folder.glob("*.json"))]
+        for folder, path in paths:
             content = read_results(path)
-            paper = content.get("thresholds") == asdict(PAPER_THRESHOLDS)
-            changed = content.get("refine") or content.get("only_segment") or content.get("options", {}).get("learn")
-            weights = {
-                int(fold): (each["name"], each["image_size"], each["weights_sha256"])
-                for fold, each in content["methods"].items()
-            }
-            if not paper or changed or ours.isdisjoint(weights.values()) or not self._of_these_photos(content):
+            if not self._is_of_ours(content):
                 continue
-            for cell, rows in zip(content["cells"], content["outcomes"], strict=True):
-                judged = _judged(cell["fold"], cell["split"], cell["class_ids"], cell["protocol"])
-                key = (weights[cell["fold"]], judged)
-                if len(rows) > len(self._outcomes.get(key, ())):
-                    self._outcomes[key] = tuple(map(TaskOutcome.from_row, rows))
+            if self._is_of_these_files(content):
+                self._take(content)
+            elif folder == self.folders[0]:
+                self.left_out.append(path)
+            else:
+                self.vouched_for.append(path)
+                older.append(content)
+        for content in older:
+            self._take(content)
+
+    def _is_of_ours(self, content: Mapping[str, Any]) -> bool:
+        """Whether results are of one of the models, judged as in the paper, on tasks of these lists and masks."""
+        paper = content.get("thresholds") == asdict(PAPER_THRESHOLDS)
+        changed = content.get("refine") or content.get("only_segment") or content.get("options", {}).get("learn")
+        ours = {_weights(each) for methods in self.methods.values() for each in methods.values()}
+        if not paper or changed or ours.isdisjoint(_weights_by_fold(content).values()):
+            return False
+        return all(self.tasks.drawn_again(cell) is not None for cell in content["cells"])
+
+    def _is_of_these_files(self, content: Mapping[str, Any]) -> bool:
+        """Whether the files of the photos and masks are those that were measured.
+
+        A run for the paper records the state of the whole data set, `emat eval` that of its tasks' photos.
+        """
+        photos = {
+            name for cell in content["cells"] for task in self.tasks.drawn_again(cell) or () for name in task.photos
+        }
+        return content.get("data_state") in (self.tasks.state, self.tasks.dataset.state(photos))
+
+    def _take(self, content: Mapping[str, Any]) -> None:
+        """Take the outcomes of a results file, unless as many of the same tasks were taken before."""
+        weights = _weights_by_fold(content)
+        for cell, rows in zip(content["cells"], content["outcomes"], strict=True):
+            judged = _judged(cell["split"], cell["class_ids"], cell["protocol"])
+            key = (weights[cell["fold"]], int(cell["fold"]), judged)
+            if len(rows) > len(self._outcomes.get(key, ())):
+                self._outcomes[key] = tuple(map(TaskOutcome.from_row, rows))
 
     def missing(self, label: str, needs: Sequence[Need]) -> list[Configuration]:
         """Return the configurations of these needs that were not measured, or on fewer tasks than asked for."""
@@ -83,20 +119,21 @@ class Ledger:
         unique = {self._key(label, each): each for each in every}
         return [each for key, each in unique.items() if len(self._outcomes.get(key, ())) < len(each.tasks)]
 
-    def folds(self, label: str, need: Need, first: int | None = None) -> list[MeasuredFold]:
-        """Return what was measured of a need, fold by fold; with `first`, only so many tasks of each."""
+    def folds(self, label: str, need: Need, first: TaskCounts | None = None) -> list[MeasuredFold]:
+        """Return what was measured of a need, by fold; with `first`, only these folds and so many tasks of each."""
         found = []
         for each in self.tasks.measured(need):
             if each.fold not in self.methods.get(label, {}):
                 continue
-            outcomes = self._outcomes.get(self._key(label, each), ())[: len(each.tasks)][:first]
+            count = len(each.tasks) if first is None else dict(first).get(each.fold, 0)
+            outcomes = self._outcomes.get(self._key(label, each), ())[: len(each.tasks)][:count]
             if outcomes:
                 protocol = replace(each.protocol, tasks=len(outcomes))
                 measured = replace(each, protocol=protocol, tasks=each.tasks[: len(outcomes)])
                 found.append(MeasuredFold(measured, outcomes))
         return found
 
-    def summaries(self, label: str, need: Need, first: int | None = None) -> list[Summary]:
+    def summaries(self, label: str, need: Need, first: TaskCounts | None = None) -> list[Summary]:
         """Return the scores of each measured fold and then, of several, their mean."""
         key = (label, need, first)
         if key not in self._summaries:
@@ -112,23 +149,31 @@ class Ledger:
         """Return the scores of each measured fold."""
         return {each.fold: each for each in self.summaries(label, need) if each.fold is not None}
 
-    def over_folds(self, label: str, need: Need, first: int | None = None) -> Summary | None:
+    def over_folds(self, label: str, need: Need, first: TaskCounts | None = None) -> Summary | None:
         """Return the mean over the folds that were measured, which may be one; None if there are none."""
         found = self.summaries(label, need, first)
         return found[-1] if found else None
 
-    def common_tasks(self, labels: Iterable[str], needs: Sequence[Need]) -> int | None:
-        """Return how many tasks of each fold were measured of every need and model that were measured at all.
+    def common_tasks(self, labels: Iterable[str], needs: Sequence[Need]) -> TaskCounts:
+        """Return how many tasks of each fold were measured of every need and model that were measured on it at all.
 
-        What is compared with each other is then compared on the same tasks. None if nothing was measured.
+        What is compared with each other is then compared on the same tasks.
         """
-        counts = [len(each.outcomes) for label in labels for need in needs for each in self.folds(label, need)]
-        return min(counts, default=None)
+        counts: dict[int, int] = {}
+        for each in (each for label in labels for need in needs for each in self.folds(label, need)):
+            fold = each.configuration.fold
+            counts[fold] = min(len(each.outcomes), counts.get(fold, len(each.outcomes)))
+        return tuple(sorted(counts.items()))
 
-    def mean(self, label: str, need: Need, first: int | None = None) -> Summary | None:
+    def mean(self, label: str, need: Need, first: TaskCounts | None = None) -> Summary | None:
         """Return the mean over all folds, with `first` over so many tasks of each; None unless all were measured."""
         found = self.over_folds(label, need, first)
         return found if found is not None and len(found.folds) == len(self.tasks.folds) else None
+
+    def measured_folds(self, label: str) -> tuple[int, ...]:
+        """Return the folds of which anything was measured with a model."""
+        known = {(weights, fold) for weights, fold, _ in self._outcomes}
+        return tuple(fold for fold, each in self.methods.get(label, {}).items() if (_weights(each), fold) in known)
 
     def fewer_tasks(self, labels: Iterable[str], needs: Iterable[Need]) -> list[str]:
         """Say of each model which of these needs it was measured on with fewer tasks than asked for."""
@@ -138,40 +183,35 @@ class Ledger:
             by_count: dict[str, list[str]] = {}
             for need in asked:
                 wanted = {each.fold: len(each.tasks) for each in self.tasks.measured(need)}
-                counts = [len(each.outcomes) for each in self.folds(label, need)]
-                if any(len(each.outcomes) < wanted[each.configuration.fold] for each in self.folds(label, need)):
-                    low, high = min(counts), max(counts)
+                counts = {each.configuration.fold: len(each.outcomes) for each in self.folds(label, need)}
+                if any(count < wanted[fold] for fold, count in counts.items()):
+                    low, high = min(counts.values()), max(counts.values())
                     count = f"{low}" if low == high else f"{low} to {high}"
-                    by_count.setdefault(f"the first {count} tasks", []).append(need.words())
+                    of = "each fold" if len(counts) == len(self.tasks.folds) else name_folds(list(counts))
+                    by_count.setdefault(f"the first {count} tasks of {of}", []).append(need.words())
             for count, words in by_count.items():
-                said.append(f"{label} was measured on {count} of each fold: {'; '.join(words)}.")
+                said.append(f"{label} was measured on {count}: {'; '.join(words)}.")
         return said
 
-    def _of_these_photos(self, content: Mapping[str, Any]) -> bool:
-        """Whether results are of the tasks, photos and masks as they are now.
-
-        A run for the paper records the state of the whole data set, `emat eval` that of its tasks' photos.
-        """
-        drawn = [self.tasks.drawn_again(cell) for cell in content["cells"]]
-        if any(tasks is None for tasks in drawn):
-            return False
-        photos = {name for tasks in drawn for task in tasks or () for name in task.photos}
-        return content.get("data_state") in (self.tasks.state, self.tasks.dataset.state(photos))
-
     def _key(self, label: str, configuration: Configuration) -> CellKey:
-        protocol = configuration.protocol.as_json()
-        judged = _judged(configuration.fold, configuration.split, configuration.class_ids, protocol)
-        return _weights(self.methods[label][configuration.fold]), judged
+        fold = configuration.fold
+        judged = _judged(configuration.split, configuration.class_ids, configuration.protocol.as_json())
+        return _weights(self.methods[label][fold]), fold, judged
 
 
 def _weights(evaluated: EvaluatedMethod) -> Weights:
     return evaluated.method.name, evaluated.method.preparation.image_size, evaluated.weights_sha256
 
 
-def _judged(fold: int, split: str, class_ids: Sequence[int], protocol: Mapping[str, Any]) -> str:
+def _weights_by_fold(content: Mapping[str, Any]) -> dict[int, Weights]:
+    methods = content["methods"].items()
+    return {int(fold): (each["name"], each["image_size"], each["weights_sha256"]) for fold, each in methods}
+
+
+def _judged(split: str, class_ids: Sequence[int], protocol: Mapping[str, Any]) -> str:
     """How tasks are drawn and judged, apart from their number: fewer of them are the first of more."""
     asked = [protocol[name] for name in ("way", "shot", "setting", "query_has_class", "queries", "theta", "new_ways")]
-    return repr([fold, split, list(class_ids), *(list(each) if isinstance(each, tuple) else each for each in asked)])
+    return repr([split, list(class_ids), *(list(each) if isinstance(each, tuple) else each for each in asked)])
 
 
 def _conditions(configuration: Configuration) -> Conditions:

@@ -14,7 +14,9 @@ from emat.reports.paper.cells import DIFFERENCE, HERE, INSIDE, NO, NOT_RUN, PAPE
 from emat.reports.tables import MISSING, ReportTable, TableEntry, latex, markdown
 
 CSV_COLUMNS = ("table", "title", "row", "group", "column", "published", "measured", "low", "high", "difference")
+FOLDS_COLUMN = "folds"  # empty if the number is of all folds that the published one is of
 FINDINGS = "What the paper finds, and what was found here"
+LATEX_COMMANDS = {"−": "$-$", "✓": r"\checkmark", "≈": r"$\approx$"}  # letters that pdfLaTeX does not know
 HEADING = "# Tables of the paper, measured here"
 INSIDE_COLUMN = "published_inside"
 STYLE = """
@@ -107,14 +109,17 @@ def _markdown(table: PaperTable) -> str:
 
 def _latex(table: PaperTable) -> str:
     said = "".join(f"% {sentence}\n" for sentence in (*table.notes, *table.sentences))
-    return said + latex([table.report()]).replace("−", "$-$").replace("✓", r"\checkmark")
+    text = latex([table.report()])
+    for letter, command in LATEX_COMMANDS.items():
+        text = text.replace(letter, command)
+    return said + text
 
 
 def _comma_separated(tables: Sequence[PaperTable]) -> str:
     """One line for each cell."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*CSV_COLUMNS, INSIDE_COLUMN])
+    writer.writerow([*CSV_COLUMNS, INSIDE_COLUMN, FOLDS_COLUMN])
     for table in tables:
         for row in table.rows:
             for (group, name), cell in zip(table.columns, row.cells, strict=True):
@@ -123,7 +128,8 @@ def _comma_separated(tables: Sequence[PaperTable]) -> str:
                 written = ["" if number is None else f"{number:.4f}" for number in numbers]
                 inside = "" if cell.published_inside is None else str(cell.published_inside).lower()
                 published = cell.published_text or ""
-                writer.writerow([table.name, table.title, row.label, group, name, published, *written, inside])
+                address = [table.name, table.title, row.label, group, name]
+                writer.writerow([*address, published, *written, inside, cell.only or ""])
     return text.getvalue()
 
 

@@ -1,7 +1,9 @@
 """The paper's five tables, and two more: the readings of "fully augmented", and what attention costs."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
+from emat.evaluation.results import Summary
 from emat.model import build
 from emat.model.network import Network
 from emat.reports.paper.attention_cost import (
@@ -23,6 +25,7 @@ from emat.reports.paper.cells import (
     PaperCell,
     PaperRow,
     PaperTable,
+    name_folds,
     published_cells,
     published_number,
     published_text,
@@ -64,7 +67,9 @@ def comparison_table(ledger: Ledger) -> PaperTable:
         ]
         rows.append(_row(label, cells))
     title = f"Table 1: comparison of FS-CS methods on {DATASETS[name]}, 2-way 1-shot"
-    notes = [*_channel_notes(ledger), *ledger.fewer_tasks(compared(labels), THREE_SETTINGS)]
+    shown = _rows_and_extras(labels)
+    notes = [*_channel_notes(ledger), *_untrained_notes(ledger), *_fold_notes(ledger, shown, THREE_SETTINGS[:1])]
+    notes += ledger.fewer_tasks(compared(labels), THREE_SETTINGS)
     return PaperTable("table-1", title, tuple(columns), tuple(rows), tuple(notes))
 
 
@@ -95,6 +100,7 @@ def ablation_table(ledger: Ledger, costs: Costs) -> PaperTable:
         here = None if methods is None else support_tokens(next(iter(methods.values())))
         if here is not None and f"{here[0]}, {here[1]}" != _steps(row)[0]:
             notes.append(f"The head whose scores stand in the row of {label} has t_s = {here[0]}, {here[1]}.")
+    notes += _fold_notes(ledger, list(ABLATION_ROWS), (THREE_SETTINGS[0], SMALL))
     notes += ledger.fewer_tasks(ABLATION_ROWS, (THREE_SETTINGS[0], SMALL))
     chunks = costs[AttentionCase("emat", IN_CHUNKS), TYPICAL_COVER].batch_gigabytes()
     notes.append(f"emat itself trains in chunks of query tokens, with {chunks:.1f} GB for three tasks of the last row.")
@@ -149,7 +155,8 @@ def segmentation_table(ledger: Ledger) -> PaperTable:
         rows.append(PaperRow("EMAT, with its classification head", tuple(cells), True, published=False))
     title = f"Table 5: FS-S methods on {DATASETS[name]}, 1-way, the query has the class"
     note = "All rows but EMAT_s are quoted by the paper from the methods' own papers; they are not run here."
-    notes = (note, *ledger.fewer_tasks((SEGMENTING_ROW, "EMAT"), MASKS_ONLY))
+    ours = (SEGMENTING_ROW, "EMAT")
+    notes = (note, *_fold_notes(ledger, ours, MASKS_ONLY, ("miou",)), *ledger.fewer_tasks(ours, MASKS_ONLY))
     return PaperTable("table-5", title, columns, tuple(rows), notes)
 
 
@@ -174,11 +181,23 @@ def readings_table(ledger: Ledger) -> PaperTable:
         "from the first reading, which is the default of emat; `emat eval --all-classes` measures the second.",
         *((SLIP,) if name == "pascal" else ()),
         *ledger.fewer_tasks(["EMAT"], (THREE_SETTINGS[2], ALL_CLASSES)),
+        *_readings_on_same_tasks(ledger),
     )
     title = f'The two readings of "fully augmented" on {DATASETS[name]}, 2-way 1-shot'
     return PaperTable(
         "table-readings", title, tuple(columns), tuple(rows), notes, rows_are="Reading", all_folds_too=True
     )
+
+
+def _readings_on_same_tasks(ledger: Ledger) -> list[str]:
+    """Compare the readings on the tasks that were measured of both, if these are not all that the table shows."""
+    needs = (THREE_SETTINGS[2], ALL_CLASSES)
+    first = ledger.common_tasks(["EMAT"], needs)
+    means = [ledger.mean("EMAT", need, first) for need in needs]
+    if None in means or means == [ledger.mean("EMAT", need) for need in needs]:
+        return []
+    first_reading, second_reading = (_scores_of(mean, tuple(SCORES)) for mean in means)
+    return [f"On the tasks measured of both, EMAT has {first_reading} in the first and {second_reading} in the second."]
 
 
 def attention_table(costs: Costs) -> PaperTable:
@@ -237,6 +256,48 @@ def _backbone(ledger: Ledger, label: str) -> str | None:
     return next((each.backbone for each in ledger.methods.get(label, {}).values()), None)
 
 
+def _fold_notes(
+    ledger: Ledger, labels: Sequence[str], needs: Sequence[Need], scores: Sequence[str] = tuple(SCORES)
+) -> list[str]:
+    """Say of models that were measured on some folds only how the others do on the same tasks of these folds."""
+    notes = []
+    for need in needs:
+        folds_of = {label: tuple(each.configuration.fold for each in ledger.folds(label, need)) for label in labels}
+        fewer = {label: folds for label, folds in folds_of.items() if 0 < len(folds) < len(ledger.tasks.folds)}
+        for folds in dict.fromkeys(fewer.values()):
+            alike = [label for label, measured in folds_of.items() if set(folds) <= set(measured)]
+            if len(alike) == 1:
+                continue
+            common = tuple(each for each in ledger.common_tasks(alike, [need]) if each[0] in folds)
+            count = " and ".join(dict.fromkeys(str(tasks) for _, tasks in common))
+            said = [f"{label} {_scores_of(ledger.over_folds(label, need, common), scores)}" for label in alike]
+            only = ", ".join(label for label, measured in fewer.items() if measured == folds)
+            notes.append(
+                f"{only}: {name_folds(folds)} only. On the same {count} tasks of {name_folds(folds)} ({need.words()}): "
+                f"{'; '.join(said)}."
+            )
+    return notes
+
+
+def _scores_of(summary: Summary | None, scores: Sequence[str]) -> str:
+    """Some scores of a summary in words."""
+    values = {score: None if summary is None else summary.scores[score] for score in scores}
+    return ", ".join(f"{SCORES[score]} {100 * value:.1f}" for score, value in values.items() if value is not None)
+
+
+def _untrained_notes(ledger: Ledger) -> list[str]:
+    """Say which rows of trained methods were measured without training."""
+    untrained = [label for label in ledger.methods if label in FSCS_ROWS and _is_untrained(ledger, label)]
+    return [
+        f"{label} was measured without training, on the ImageNet weights of its backbone; the paper's was trained."
+        for label in untrained
+    ]
+
+
+def _is_untrained(ledger: Ledger, label: str) -> bool:
+    return all(each.head is None for each in ledger.methods[label].values())
+
+
 def _channel_notes(ledger: Ledger) -> list[str]:
     """Say why networks have fewer or more parameters than the paper's: they have other numbers of channels."""
     counts: dict[int, list[str]] = {}
@@ -258,6 +319,8 @@ def _number(table: str, row: str, column: str, measured: float | None, digits: i
 
 def _parameters(ledger: Ledger, label: str, table: str, row: str, unit: float) -> PaperCell:
     methods = ledger.methods.get(label)
+    if methods is not None and label in FSCS_ROWS and _is_untrained(ledger, label):
+        return replace(_number(table, row, "parameters", None, 2, "M"), words="not trained")
     count = None if methods is None else next(iter(methods.values())).trained_parameters / unit
     return _number(table, row, "parameters", count, 2, "M")
 

@@ -192,12 +192,12 @@ def _measured(ledger: Ledger, need: Need) -> list[MeasuredTask]:
 
 def _changed(ledger: Ledger) -> list[MeasuredTask]:
     """One task in the three settings, chosen by the second part of `QUERY_RULE`; nothing if no task is changed."""
-    every = [_measured(ledger, need) for need in THREE_SETTINGS]
-    together = list(zip(*every, strict=True))
+    every = [{(each.fold, each.task.index): each for each in _measured(ledger, need)} for need in THREE_SETTINGS]
+    together = [[found[where] for found in every] for where in every[0] if all(where in found for found in every)]
     different = [len({(each.task.ways, each.task.shots) for each in same}) for same in together]
     for wanted in (3, 2):
         if wanted in different:
-            return list(together[different.index(wanted)])
+            return together[different.index(wanted)]
     return []
 
 

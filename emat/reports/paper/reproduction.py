@@ -9,8 +9,8 @@ from typing import Any
 from emat.errors import EmatError
 from emat.files import write_text
 from emat.reports.figures import save_figure
-from emat.reports.paper.attention_cost import AttentionCase, Costs, measure_costs
-from emat.reports.paper.cells import PaperTable, published_text
+from emat.reports.paper.attention_cost import AttentionCase, Costs, costs_left, measure_costs
+from emat.reports.paper.cells import PaperTable, name_folds, published_text
 from emat.reports.paper.charts import (
     dense_costs,
     dense_curves,
@@ -34,7 +34,7 @@ from emat.reports.paper.paper_tables import (
     segmentation_table,
     table_costs,
 )
-from emat.reports.paper.parts import CURVES, FILTERED, SIZES, Part, models_of
+from emat.reports.paper.parts import COMPARED, CURVES, Part, models_of
 from emat.reports.paper.qualitative import (
     FIRST_RULE,
     MASK_RULE,
@@ -69,6 +69,11 @@ PAPER_TOKENS = {  # t_s of the two layers
     "CST*-large": (325, 37),
     "CST*": (145, 10),
 }
+OTHER_FILES = (
+    "These results are of the same tasks, but of photo or mask files with other times or sizes, such as those of "
+    "another copy of the data set; they are used because their folder was given with --results:"
+)
+ONE_FOLD_IS_ENOUGH = ("figure-1", "figure-4")  # they show single tasks
 NO_PHOTOS = "The photos of the data set are not shown in the figures; masks stand on an empty ground."
 CostWatch = Callable[[list[tuple[AttentionCase, float]]], Iterable[tuple[AttentionCase, float]]]
 
@@ -127,16 +132,18 @@ def _drawing(part: Part, sources: Sources) -> Callable[[], Any]:
         "figure-2": (partial(settings_figure, ledger.tasks, painter), True),
         "figure-4": (partial(queries_figure, ledger, painter), _has(ledger, part)),
         "figure-5": (partial(mask_figure, ledger.tasks), True),
-        "figure-6": (partial(size_bars, ledger), bool(ledger.mean("EMAT", SIZES[0]))),
+        "figure-6": (partial(size_bars, ledger), _has_all_folds(ledger, part)),
         "figure-7": (partial(augmentation_figure, ledger.tasks, painter), True),
-        "figure-8": (partial(theta_bars, ledger), bool(ledger.mean("EMAT", FILTERED[0]))),
+        "figure-8": (partial(theta_bars, ledger), _has_all_folds(ledger, part)),
         "figure-9": (partial(way_curves, ledger), any(ledger.mean(label, CURVES[0]) for label in ledger.methods)),
         "figure-10": (partial(size_histograms, ledger), True),
     }
     draw, possible = measured[part.name]
     if not possible:
         problems = [problem for need in part.needs if (problem := ledger.tasks.problem(need))]
-        raise _NotMeasured(problems[0] if problems else "not run: EMAT was not measured on these tasks")
+        folds = "" if part.name in ONE_FOLD_IS_ENOUGH else " of all folds"
+        who = "no model was" if part.rows is None and part.name not in COMPARED else "EMAT was not"
+        raise _NotMeasured(problems[0] if problems else f"{who} measured on these tasks{folds}")
     return draw
 
 
@@ -144,9 +151,14 @@ def _has(ledger: Ledger, part: Part) -> bool:
     return all(ledger.over_folds("EMAT", need) for need in part.needs)
 
 
+def _has_all_folds(ledger: Ledger, part: Part) -> bool:
+    return all(ledger.mean("EMAT", need) for need in part.needs)
+
+
 def _caption(part: Part, sources: Sources) -> str:
+    query = "query, " if sources.painter is None or sources.painter.photos else ""
     captions = {
-        "figure-1": f"Support, query, true mask and predictions. {SMALL_RULE}",
+        "figure-1": f"Support, {query}true mask and predictions. {SMALL_RULE}",
         "figure-2": f"Which classes of each support photo count. {FIRST_RULE}",
         "figure-3": "The sizes are those of the published network; other backbones have other channels and grids.",
         "figure-4": QUERY_RULE,
@@ -216,15 +228,23 @@ def write_paper(
 
 def cost_of(parts: Sequence[Part], folder: Path, watch: CostWatch = iter) -> Costs:
     """Measure what attention costs, as far as the parts show it, or read it from the folder."""
+    return measure_costs(_cost_cases(parts), folder / COSTS_FILE, watch)
+
+
+def number_of_costs_left(parts: Sequence[Part], folder: Path) -> int:
+    """Return how many costs of attention the parts show that are not in the folder."""
+    return len(costs_left(_cost_cases(parts), folder / COSTS_FILE))
+
+
+def _cost_cases(parts: Sequence[Part]) -> list[tuple[AttentionCase, float]]:
     names = [part.name for part in parts]
-    cases = table_costs(names) + (dense_costs() if "figure-dense" in names else [])
-    return measure_costs(cases, folder / COSTS_FILE, watch)
+    return table_costs(names) + (dense_costs() if "figure-dense" in names else [])
 
 
 def statement(plan: MeasuringPlan, *, photos: bool = True) -> list[str]:
     """Say what was measured, with what, and what was not run; the first sentence is the shortest account of it."""
     tasks = plan.ledger.tasks
-    models = [each.model for each in plan.passes]
+    models = [each.model for each in plan.passes if plan.ledger.measured_folds(each.model.label)]
     count = str(TASKS_PER_FOLD) if tasks.tasks in (None, TASKS_PER_FOLD) else f"the first {tasks.tasks}"
     lists = "the published fold lists" if tasks.are_published else "fold lists that are not the published ones"
     described = "; ".join(_described(model, plan) for model in models) or "no model"
@@ -240,7 +260,13 @@ def statement(plan: MeasuringPlan, *, photos: bool = True) -> list[str]:
             "on EfficientNet-Lite2, whose ImageNet weights install with pip, for minutes on a CPU."
         )
     said += [f"{label}: not run ({reason})." for label, reason in plan.not_run.items()]
-    said += [f"{label}: not run on every fold ({reason})." for label, reason in plan.partly_run.items()]
+    unmeasured = [each.model.label for each in plan.passes if each.model not in models]
+    said += [f"{label}: not run (its head is here, but nothing was measured with it)." for label in unmeasured]
+    if plan.partly_run:
+        said.append(f"{', '.join(plan.partly_run)}: not run on every fold (there are heads of some folds only).")
+    if plan.ledger.vouched_for:
+        names = ", ".join(dict.fromkeys(path.name for path in plan.ledger.vouched_for))
+        said.append(f"{OTHER_FILES} {names}.")
     said += [] if photos else [NO_PHOTOS]
     for model in models:
         classes = {fold: tasks.class_names(fold) for fold in plan.ledger.methods[model.label]}
@@ -250,17 +276,22 @@ def statement(plan: MeasuringPlan, *, photos: bool = True) -> list[str]:
 
 def _support_sizes(plan: MeasuringPlan) -> list[str]:
     """Say how many support tokens the networks have here, where these are not the paper's."""
-    found = []
+    alike: dict[tuple[tuple[int, int], tuple[int, int]], list[str]] = {}
     for label, methods in plan.ledger.methods.items():
         here, published = support_tokens(next(iter(methods.values()))), PAPER_TOKENS.get(label)
-        if here is not None and published is not None and here != published:
-            found.append(f"{label} has t_s = {here[0]} and {here[1]} here, and {published[0]} and {published[1]} there")
+        if here is not None and published not in (None, here) and plan.ledger.measured_folds(label):
+            alike.setdefault((here, published), []).append(label)
+    found = [
+        f"t_s of {', '.join(labels)} is {here[0]} and {here[1]} here, and {published[0]} and {published[1]} there"
+        for (here, published), labels in alike.items()
+    ]
     return [f"The support tokens of the two layers differ as well: {'; '.join(found)}."] if found else []
 
 
 def _short(plan: MeasuringPlan) -> str:
     """Say in one line what the measured scores are not."""
-    every = [each for methods in plan.ledger.methods.values() for each in methods.values()]
+    ledger = plan.ledger
+    every = [ledger.methods[label][fold] for label in ledger.methods for fold in ledger.measured_folds(label)]
     backbones = list(dict.fromkeys(each.backbone for each in every))
     if not backbones:
         return "No model was measured here."
@@ -274,7 +305,9 @@ def _described(model: PaperModel, plan: MeasuringPlan) -> str:
     size = evaluated.method.preparation.image_size
     name = evaluated.method.name
     method = "" if name == model.label.lower() else f"{name} "
-    return f"{model.label} ({method}on {evaluated.backbone} at {size} px)"
+    folds = plan.ledger.measured_folds(model.label)
+    only = "" if len(folds) == len(plan.ledger.tasks.folds) else f", {name_folds(folds)} only"
+    return f"{model.label} ({method}on {evaluated.backbone} at {size} px{only})"
 
 
 def _tables(names: Sequence[str], ledger: Ledger, costs: Costs) -> list[PaperTable]:

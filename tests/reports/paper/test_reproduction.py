@@ -9,10 +9,30 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from emat.reports.paper.measuring import MeasuringPlan, make_plan, measure
+from emat.reports.paper.cells import NO
+from emat.reports.paper.measuring import Ledger, MeasuringPlan, make_plan, measure
 from emat.reports.paper.models import PaperModel, parse_model
-from emat.reports.paper.parts import PARTS, SMALL, THREE_SETTINGS, PaperTasks, choose_parts
-from emat.reports.paper.reproduction import COSTS_FILE, Reproduction, write_paper
+from emat.reports.paper.panels import TaskPainter
+from emat.reports.paper.paper_tables import readings_table
+from emat.reports.paper.parts import (
+    ALL_CLASSES,
+    PARTS,
+    SMALL,
+    THREE_SETTINGS,
+    UNFILTERED,
+    Need,
+    PaperTasks,
+    choose_parts,
+)
+from emat.reports.paper.qualitative import _changed
+from emat.reports.paper.reproduction import (
+    COSTS_FILE,
+    Reproduction,
+    Sources,
+    draw_figures,
+    statement,
+    write_paper,
+)
 
 TABLES = [part.name for part in choose_parts("pascal") if not part.is_figure]
 FIGURES = [part.name for part in choose_parts("pascal") if part.is_figure]
@@ -24,6 +44,9 @@ def test_every_table_is_written_in_three_formats(paper: Reproduction, out: Path)
     for table in paper.tables:
         assert f"## {table.title}" in markdown
     assert latex.count(r"\begin{table}") == latex.count(r"\end{table}") == len(paper.tables)
+    body = [line for line in latex.splitlines() if not line.startswith("%")]
+    assert {letter for line in body for letter in line if not letter.isascii()} == {NO}  # pdfLaTeX knows the dash
+    assert r"$\approx$ 63" in latex
     with (out / "tables.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert {row["table"] for row in rows} == set(TABLES)
@@ -146,11 +169,26 @@ def test_results_of_changed_photos_are_not_used(
     assert make_plan(choose_parts("pascal", "table-1"), models[:1], changed, out, "cpu").passes[0].configurations
 
 
+def test_results_of_another_copy_of_the_photos_are_used_if_their_folder_is_given_and_the_page_says_so(
+    plan: MeasuringPlan, paper_tasks: PaperTasks, models: list[PaperModel], out: Path, tmp_path: Path
+) -> None:
+    parts, need = choose_parts("pascal", "table-1"), THREE_SETTINGS[0]
+    copied = replace(paper_tasks)
+    copied.__dict__["state"] = "the state of another copy"
+    found = make_plan(parts, models[:1], copied, tmp_path, "cpu", results_in=[out / "results"])
+    assert found.passes[0].configurations == ()
+    assert found.ledger.summaries("EMAT", need) == plan.ledger.summaries("EMAT", need)
+    (path,) = found.ledger.vouched_for
+    assert any("of another copy" in each and path.name in each for each in statement(found))
+    own = make_plan(parts, models[:1], copied, out, "cpu", estimate=False)
+    assert own.ledger.left_out == [path]
+    assert not any("of another copy" in each for each in statement(own))
+
+
 def test_without_photos_no_pixel_of_them_is_shown(
     paper: Reproduction, plan: MeasuringPlan, out: Path, tmp_path: Path
 ) -> None:
-    (tmp_path / COSTS_FILE).parent.mkdir(parents=True)
-    (tmp_path / COSTS_FILE).write_text((out / COSTS_FILE).read_text())
+    copy_costs(out, tmp_path)
     made = write_paper(choose_parts("pascal", "figure-2"), plan, tmp_path, photos=False)
     noise = [_noise(folder / "figures" / "figure-2.png") for folder in (out, tmp_path)]
     assert noise[0] > 10_000 > 5_000 > noise[1]  # grey letters stay
@@ -181,32 +219,133 @@ def test_results_of_fewer_tasks_are_used_and_said_and_those_of_more_are_cut(
     assert said == "Prototype was measured on the first 1 tasks of each fold: 2-way 1-shot, original setting."
     measure(fewer, None)
     assert fewer.ledger.fewer_tasks(["Prototype"], [need]) == []
-    assert fewer.ledger.common_tasks(["Prototype"], [need]) == 2
+    assert fewer.ledger.common_tasks(["Prototype"], [need]) == tuple((fold, 2) for fold in range(4))
     more = make_plan(parts, chosen, paper_tasks, tmp_path, "cpu", estimate=False)
     assert more.passes[0].configurations == ()
     assert more.ledger.summaries("Prototype", need) == plan.ledger.summaries("Prototype", need)
-    assert fewer.ledger.mean("Prototype", need, first=1) == plan.ledger.mean("Prototype", need)
+    assert fewer.ledger.mean("Prototype", need, first=tuple((fold, 1) for fold in range(4))) == plan.ledger.mean(
+        "Prototype", need
+    )
 
 
 def test_a_head_of_one_fold_is_measured_on_that_fold_and_not_compared_with_the_mean(
-    plan: MeasuringPlan, paper_tasks: PaperTasks, heads: Path, out: Path, tmp_path: Path
+    plan: MeasuringPlan, paper_tasks: PaperTasks, models: list[PaperModel], heads: Path, out: Path, tmp_path: Path
 ) -> None:
-    (tmp_path / "emat-fold0.safetensors").write_bytes((heads / "emat-fold0.safetensors").read_bytes())
-    model = parse_model(f"EMAT={tmp_path}/emat-fold{{fold}}.safetensors")
-    parts = choose_parts("pascal", "table-1,table-3,table-5,figure-1,figure-4,figure-6")
-    partly = make_plan(parts, [model], paper_tasks, tmp_path, "cpu", results_in=[out / "results"], estimate=False)
-    assert partly.passes[0].configurations == ()
+    chosen = [models[2]]
+    for label, method in (("EMAT", "emat"), ("EMAT_s", "emat-s")):
+        (tmp_path / f"{method}-fold0.safetensors").write_bytes((heads / f"{method}-fold0.safetensors").read_bytes())
+        chosen.append(parse_model(f"{label}={tmp_path}/{method}-fold{{fold}}.safetensors"))
+    copy_costs(out, tmp_path)
+    parts = choose_parts("pascal", "table-1,table-2,table-3,table-5,figure-1,figure-4,figure-6")
+    partly = make_plan(parts, chosen, paper_tasks, tmp_path, "cpu", results_in=[out / "results"], estimate=False)
+    assert [each.configurations for each in partly.passes[1:]] == [(), ()]
     assert "no head for folds 1, 2, 3" in partly.partly_run["EMAT"]
     made = write_paper(parts, partly, tmp_path)
-    comparison, by_fold = made.tables[0], made.tables[1]
-    cell = next(row for row in comparison.rows if row.label == "EMAT").cells[1]
-    assert cell.here().text.startswith("fold 0: ")
+    tables = {table.name: table for table in reversed(made.tables)}  # of Table 3 the first
+    cell = next(row for row in tables["table-1"].rows if row.label == "EMAT").cells[1]
+    assert cell.here().text.startswith("fold 0 only: ")
     assert (cell.published, cell.difference, cell.published_inside) == (82.7, None, None)
-    cells = next(row for row in by_fold.rows if row.label == "EMAT").cells
+    cells = next(row for row in tables["table-3"].rows if row.label == "EMAT").cells
     assert cells[0].difference is not None
     assert [each.here().text for each in cells[2:]] == ["not run"] * 8
     reasons = {figure.name: figure.reason for figure in made.figures}
     assert reasons["figure-1"] is reasons["figure-4"] is None
-    assert reasons["figure-6"] is not None  # bars are means of all folds
-    assert "EMAT: not run on every fold" in made.page.read_text()
-    assert "|  | here, fold 0 | 0.07 | 0.0 ± 0.0 |" in (tmp_path / "tables.md").read_text()
+    assert reasons["figure-6"] == "EMAT was not measured on these tasks of all folds"  # bars are means of them
+    page = made.page.read_text()
+    assert "EMAT, EMAT_s: not run on every fold" in page
+    assert "EMAT (on efficientnet-lite2 at 64 px, fold 0 only)" in page
+    markdown = (tmp_path / "tables.md").read_text()
+    assert "|  | here, fold 0 only | 0.07 | 0.0 ± 0.0 |" in markdown
+    lines = markdown.splitlines()
+    (at,) = [index for index, line in enumerate(lines) if line.startswith("| EMAT_s | paper |")]
+    assert lines[at + 1].startswith("|  | here, fold 0 only | - | efficientnet-lite2 |")
+    assert "difference" not in lines[at + 2]  # there is none
+    # What all have on that fold stands below, because the other rows are means over all folds.
+    need = THREE_SETTINGS[0]
+    scores = {label: partly.ledger.by_fold(label, need)[0].scores for label in ("EMAT", "Prototype")}
+    words = {
+        label: f"{label} Acc. {100 * (each['accuracy'] or 0):.1f}, mIoU {100 * (each['miou'] or 0):.1f}"
+        for label, each in scores.items()
+    }
+    said = f"On the same 1 tasks of fold 0 (2-way 1-shot, original setting): {words['EMAT']}; {words['Prototype']}."
+    assert f"EMAT: fold 0 only. {said}" in tables["table-1"].notes
+    assert any(note.startswith("EMAT_s, EMAT: fold 0 only. On the same") for note in tables["table-5"].notes)
+    with (tmp_path / "tables.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    folds = {
+        (row["table"], row["row"]): row["folds"] for row in rows if row["measured"] and row["column"] != "Params. (M)"
+    }
+    assert (folds["table-1", "EMAT"], folds["table-1", "Prototype"]) == ("fold 0 only", "")
+    assert folds["table-5", "EMAT_s"] == "fold 0 only"
+
+
+def copy_costs(from_folder: Path, to_folder: Path) -> None:
+    (to_folder / COSTS_FILE).parent.mkdir(parents=True)
+    (to_folder / COSTS_FILE).write_text((from_folder / COSTS_FILE).read_text())
+
+
+def test_fewer_tasks_of_one_fold_are_said_to_be_of_that_fold(plan: MeasuringPlan, paper_tasks: PaperTasks) -> None:
+    need = THREE_SETTINGS[0]
+    two = replace(paper_tasks, tasks=2, _drawn={})
+    first = replace(plan.ledger, tasks=two, methods={"EMAT": {0: plan.ledger.methods["EMAT"][0]}}, _summaries={})
+    (said,) = first.fewer_tasks(["EMAT"], [need])
+    assert said == "EMAT was measured on the first 1 tasks of fold 0: 2-way 1-shot, original setting."
+
+
+def test_a_method_that_was_not_trained_here_has_no_parameters_to_compare(
+    plan: MeasuringPlan, paper_tasks: PaperTasks, out: Path, tmp_path: Path
+) -> None:
+    parts = choose_parts("pascal", "table-1")
+    model = parse_model("PANet=prototype,size=64")
+    found = make_plan(parts, [model], paper_tasks, tmp_path, "cpu", results_in=[out / "results"], estimate=False)
+    (table,) = write_paper(parts, found, tmp_path).tables
+    cells = next(row for row in table.rows if row.label == "PANet").cells
+    assert (cells[0].here().text, cells[0].difference) == ("not trained", None)
+    assert cells[1].difference is not None
+    assert any(note.startswith("PANet was measured without training") for note in table.notes)
+
+
+def test_a_model_that_was_not_run_is_not_said_to_be_measured(
+    paper_tasks: PaperTasks, models: list[PaperModel], tmp_path: Path
+) -> None:
+    found = make_plan(choose_parts("pascal", "table-1"), models[:1], paper_tasks, tmp_path, "cpu", estimate=False)
+    said = statement(found)
+    assert said[0].startswith("Measured here: no model;")
+    assert "EMAT: not run (its head is here, but nothing was measured with it)." in said
+
+
+def without(plan: MeasuringPlan, *needs: Need, fold: int | None = None) -> Ledger:
+    """A ledger that lacks what was measured of some needs, on one fold or on all."""
+    ledger = plan.ledger
+    gone = {
+        ledger._key(label, each)
+        for label in ledger.methods
+        for need in needs
+        for each in ledger.tasks.measured(need)
+        if fold in (None, each.fold)
+    }
+    left = {key: outcomes for key, outcomes in ledger._outcomes.items() if key not in gone}
+    return replace(ledger, _outcomes=left, _summaries={})
+
+
+def test_one_task_in_three_settings_is_the_same_task_if_a_fold_lacks_a_setting(plan: MeasuringPlan) -> None:
+    shown = _changed(without(plan, THREE_SETTINGS[1], fold=0))
+    assert len({(each.fold, each.task.index, each.task.query) for each in shown}) == 1
+    assert shown[0].fold != 0
+
+
+def test_a_figure_that_lacks_some_of_its_bars_is_not_drawn(plan: MeasuringPlan, tmp_path: Path) -> None:
+    ledger = without(plan, *UNFILTERED)
+    painter = TaskPainter(ledger.tasks.dataset)
+    (figure,) = draw_figures(choose_parts("pascal", "figure-8"), Sources(ledger, painter, {}), tmp_path)
+    assert figure.reason == "EMAT was not measured on these tasks of all folds"
+
+
+def test_two_readings_of_unlike_numbers_of_tasks_are_compared_on_the_same_tasks(plan: MeasuringPlan) -> None:
+    assert not any("measured of both" in note for note in readings_table(plan.ledger).notes)
+    ledger = replace(plan.ledger, _outcomes=dict(plan.ledger._outcomes), _summaries={})
+    for each in ledger.tasks.measured(ALL_CLASSES)[:1]:
+        key = ledger._key("EMAT", each)
+        ledger._outcomes[key] = ledger._outcomes[key] * 2  # as if the first reading had fewer tasks
+    ledger.tasks = replace(ledger.tasks, tasks=2, _drawn={})
+    assert any("On the tasks measured of both, EMAT has Acc." in note for note in readings_table(ledger).notes)
