@@ -12,10 +12,11 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from emat.methods.learner import LabelledPhoto, Learner, Trained, train
+from emat.methods.learner import UNKNOWN, LabelledPhoto, Learner, Trained, train
 from emat.methods.mixture import (
     HEAD_ALONE,
     LEARNER_MOST,
+    LEAST_SHARE,
     MASK_DECIDES,
     LeftOut,
     Mixture,
@@ -34,6 +35,7 @@ COMPARED_PHOTOS = 4  # a left-out photo is compared by the head with so many oth
 MOST_ABSENT = 4  # photos without a class that the head looks at, for the same reason
 NAN = float("nan")
 GUESS = 0.5  # the share of right verdicts where photos with and without a class cannot be told apart
+WHOLE = 0.5  # the share of a photo that must be known of a class to measure IoU, area or absence; strokes are far less
 
 # (photo, class, supports) -> the head's logit (h, w) for the class on a photo, from the supports of these photos
 HeadLogits: TypeAlias = Callable[[int, int, Sequence[int]], Tensor]
@@ -83,6 +85,17 @@ class Learnt:
 
 
 @dataclass(frozen=True)
+class _Photos:
+    """The photos, what was trained on them, and what the head says of them."""
+
+    shown: Sequence[Sequence[bool]]  # of each photo and class: whether the photo shows it
+    whole: Sequence[Sequence[bool]]  # likewise: whether enough pixels are known to judge the photo as a whole
+    folds: Sequence[int]
+    trained: Trained
+    head_logits: HeadLogits
+
+
+@dataclass(frozen=True)
 class _Choice:
     """What was found for one class."""
 
@@ -101,9 +114,11 @@ def learn_from(photos: Sequence[LabelledPhoto], head_logits: HeadLogits, order: 
         order: The index that each photo has for the caller.
     """
     shown = [[bool((mask == 1).any()) for mask in photo.masks] for photo in photos]
+    whole = [[float((mask != UNKNOWN).float().mean()) >= WHOLE for mask in photo.masks] for photo in photos]
     folds = _folds(shown)
     trained = train(photos, folds)
-    choices = [_choose(c, shown, folds, trained, head_logits) for c in range(len(shown[0]))]
+    known = _Photos(shown, whole, folds, trained, head_logits)
+    choices = [_choose(c, known) for c in range(len(shown[0]))]
     left_out = torch.full((len(photos), len(choices)), NAN)
     for c, choice in enumerate(choices):
         for photo, iou in choice.iou.items():
@@ -136,31 +151,29 @@ def _first(shown: Sequence[bool]) -> int:
     return list(shown).index(True) if any(shown) else len(shown)
 
 
-def _choose(
-    c: int,
-    shown: Sequence[Sequence[bool]],
-    folds: Sequence[int],
-    trained: Trained,
-    head_logits: HeadLogits,
-) -> _Choice:
+def _choose(c: int, photos: _Photos) -> _Choice:
     """The mixture and presence rule of one class."""
-    samples = trained.samples
-    positives = [index for index, classes in enumerate(shown) if classes[c]]
+    trained = photos.trained
+    positives = [index for index, classes in enumerate(photos.shown) if classes[c]]
     if len(positives) == 1:
-        return _choose_by_one(c, positives[0], shown, folds, trained, head_logits)
-    held = [index for index in positives if not bool(torch.isnan(trained.left_out[samples.photo == index, c]).any())]
-    seen = {index: _photo(index, c, positives, folds, trained, head_logits) for index in held}
+        return _choose_by_one(c, positives[0], photos)
+    own = {index: trained.left_out[trained.samples.photo == index, c] for index in positives}
+    seen = {index: _photo(index, c, positives, photos) for index in positives if not bool(own[index].isnan().any())}
     if not seen:
         return _Choice(HEAD_ALONE, None, {}, NAN)
     mixture, reached = best_mixture(list(seen.values()))
-    iou = dict(zip(seen, reached, strict=True))
-    absent = _absent(c, shown, trained)
-    share = share_for([float((each.shares * each.inside).sum() / each.shares.sum()) for each in seen.values()])
-    high = [each.highest(mixture, share) for each in seen.values()]
+    absent = _absent(c, photos)
+    # What is reached on a few strokes says nothing about whole photos, and neither does their share of them.
+    iou = {index: value for index, value in zip(seen, reached, strict=True) if photos.whole[index][c]}
+    judged = [seen[index] for index in iou]
+    if not judged:
+        return _Choice(mixture, _rule_without_areas(c, positives, mixture, absent, photos), {}, NAN)
+    share = share_for([float((each.shares * each.inside).sum() / each.shares.sum()) for each in judged])
+    high = [each.highest(mixture, share) for each in judged]
     if not absent:
-        low = [each.background().highest(mixture, share) for each in seen.values() if not bool(each.inside.all())]
+        low = [each.background().highest(mixture, share) for each in judged if not bool(each.inside.all())]
         return _Choice(mixture, rule_from_backgrounds(high, low, share) if low else MASK_DECIDES, iou, NAN)
-    low = [_photo(index, c, positives, folds, trained, head_logits).highest(mixture, share) for index in absent]
+    low = [_photo(index, c, positives, photos).highest(mixture, share) for index in absent]
     rule = presence_rule(high, low, share)
     if rule is None:
         return _Choice(mixture, None, iou, GUESS)
@@ -168,42 +181,39 @@ def _choose(
     return _Choice(mixture, rule, iou, right)
 
 
-def _choose_by_one(
-    c: int,
-    only: int,
-    shown: Sequence[Sequence[bool]],
-    folds: Sequence[int],
-    trained: Trained,
-    head_logits: HeadLogits,
-) -> _Choice:
+def _choose_by_one(c: int, only: int, photos: _Photos) -> _Choice:
     """The mixture and presence rule of a class that a single photo shows."""
-    samples = trained.samples
+    samples = photos.trained.samples
     own = samples.photo == only
     inside = samples.labels[own, c] == 1
-    seen = _at_points(head_logits(only, c, [only]), samples.points[own])[inside]
+    seen = _at_points(photos.head_logits(only, c, [only]), samples.points[own])[inside]
     mixture = mixture_of_one(float(seen.mean()))
     # Photos of other classes may show something similar, above which a single photo sets no level.
-    absent = [index for index in _absent(c, shown, trained) if not any(shown[index])]
+    absent = [index for index in _absent(c, photos) if not any(photos.shown[index])]
+    if not absent or not photos.whole[only][c]:
+        return _Choice(mixture, _rule_without_areas(c, [only], mixture, absent, photos), {}, NAN)
+    share = share_for([float(samples.shares[own][inside].sum() / samples.shares[own].sum())])
+    low = [_photo(index, c, [only], photos).highest(mixture, share) for index in absent]
+    return _Choice(mixture, rule_of_one(low, share), {}, NAN)
+
+
+def _rule_without_areas(
+    c: int, positives: Sequence[int], mixture: Mixture, absent: Sequence[int], photos: _Photos
+) -> PresenceRule | None:
+    """The presence rule of a class that no photo shows as it would look when left out, and in what size."""
     if absent:
-        share = share_for([float(samples.shares[own][inside].sum() / samples.shares[own].sum())])
-        low = [_photo(index, c, [only], folds, trained, head_logits).highest(mixture, share) for index in absent]
-        return _Choice(mixture, rule_of_one(low, share), {}, NAN)
-    # Where the head is unsure of its own example, its presence says little.
-    return _Choice(mixture, MASK_DECIDES if mixture.learner == LEARNER_MOST else None, {}, NAN)
+        low = [_photo(index, c, positives, photos).highest(mixture, LEAST_SHARE) for index in absent]
+        return rule_of_one(low, LEAST_SHARE)
+    # Where the head is unsure of its own examples, its presence says little.
+    return MASK_DECIDES if mixture.learner >= LEARNER_MOST else None
 
 
-def _photo(
-    index: int,
-    c: int,
-    positives: Sequence[int],
-    folds: Sequence[int],
-    trained: Trained,
-    head_logits: HeadLogits,
-) -> LeftOut:
+def _photo(index: int, c: int, positives: Sequence[int], photos: _Photos) -> LeftOut:
     """One class on one photo, as if the photo's group had not been shown."""
+    folds, trained = photos.folds, photos.trained
     later = sorted(positives, key=lambda other: (other <= index, other))  # the next ones first, then from the start
     others = [other for other in later if folds[other] != folds[index]][:COMPARED_PHOTOS]
-    own = _at_points(head_logits(index, c, others), trained.samples.points[trained.samples.photo == index])
+    own = _at_points(photos.head_logits(index, c, others), trained.samples.points[trained.samples.photo == index])
     return _left_out(trained, index, c, own, trained.left_out[trained.samples.photo == index, c])
 
 
@@ -216,16 +226,16 @@ def _left_out(trained: Trained, index: int, c: int, head: Tensor, learner: Tenso
     return LeftOut(head[known], learner[known], labels[known] == 1, samples.shares[inside][known])
 
 
-def _absent(c: int, shown: Sequence[Sequence[bool]], trained: Trained) -> list[int]:
+def _absent(c: int, photos: _Photos) -> list[int]:
     """Photos that are known not to show a class: those without any class first."""
-    samples = trained.samples
+    samples, left_out = photos.trained.samples, photos.trained.left_out
     without = []
-    for index, classes in enumerate(shown):
+    for index, classes in enumerate(photos.shown):
         labels = samples.labels[samples.photo == index, c]
-        known = bool((labels == 0).all()) and not bool(torch.isnan(trained.left_out[samples.photo == index, c]).any())
-        if not classes[c] and len(labels) and known:
+        known = bool((labels == 0).all()) and not bool(left_out[samples.photo == index, c].isnan().any())
+        if not classes[c] and photos.whole[index][c] and len(labels) and known:
             without.append(index)
-    return sorted(without, key=lambda index: (any(shown[index]), index))[:MOST_ABSENT]
+    return sorted(without, key=lambda index: (any(photos.shown[index]), index))[:MOST_ABSENT]
 
 
 def _at_points(logits: Tensor, points: Tensor) -> Tensor:

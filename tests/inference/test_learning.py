@@ -138,6 +138,14 @@ def test_strokes_are_enough() -> None:
         Segmenter.load("default", device="cpu", learn=False).fit([Example(photo, strokes, sparse=True)])
 
 
+def test_strokes_promise_nothing_about_whole_photos() -> None:
+    strokes = {"spot": Scribble(points=[(1, 1)]), "background": Scribble(points=[(40, 40)])}
+    examples = [Example(_photo(seed)[0], strokes, sparse=True) for seed in (1, 2)]
+    forecast = Segmenter.load("default", device="cpu").fit(examples).forecast_["spot"]
+    assert forecast == Forecast(examples=2, iou=None, presence=None)
+    assert forecast.sentence("spot").startswith("strokes on spot do not tell how well it will work")
+
+
 def test_negatives_alone_and_a_class_of_negatives_alone_are_refused() -> None:
     photo, mask = _photo(1)
     with pytest.raises(EmatError, match="no example shows a class"):
