@@ -39,21 +39,31 @@ class Scribble:
         """Draw it on a photo of `size` (H, W); EmatError if a coordinate is not a number, or far from the photo."""
         height, width = size
         try:
-            for stroke in (*self.strokes, self.points):
+            strokes, points = [_corners(stroke) for stroke in self.strokes], _corners(self.points)
+            for stroke in (*strokes, points):
                 checked([number for corner in stroke for number in corner], size)
-            if not 0 < self.width <= max(size):
-                raise ValueError(f"its width is {self.width}")
+            if not _is_number(self.width) or not 0 < self.width <= max(size):
+                raise ValueError(f"its width is {self.width!r}")
         except (ValueError, TypeError, ArithmeticError) as error:
             raise EmatError(f"a scribble cannot be drawn: {error}; give points (x, y) in pixels") from None
         image = Image.new("1", (width, height))
         draw = ImageDraw.Draw(image)
-        for stroke in self.strokes:
-            draw.line([(float(x), float(y)) for x, y in stroke], fill=1, width=max(1, round(self.width)))
+        for stroke in strokes:
+            draw.line(stroke, fill=1, width=max(1, round(self.width)))
         half = (self.width - 1) / 2
-        for x, y in [*self.points, *(corner for stroke in self.strokes for corner in stroke)]:
+        for x, y in [*points, *(corner for stroke in strokes for corner in stroke)]:
             draw.ellipse((x - half, y - half, x + half, y + half), fill=1)
             draw.point((round(x), round(y)), fill=1)  # of a disc of one pixel Pillow draws nothing
         return np.array(image, bool)
+
+
+def _corners(points: "Corners") -> list[tuple[float, float]]:
+    """The points as pairs of numbers; ValueError if they are something else."""
+    pairs = [tuple(point) if isinstance(point, (Sequence, np.ndarray)) else (point,) for point in points]
+    if wrong := [pair for pair in pairs if len(pair) != 2 or not all(_is_number(number) for number in pair)]:
+        shown = wrong[0] if len(wrong[0]) > 1 else wrong[0][0] if wrong[0] else ()
+        raise ValueError(f"it has {shown!r} where a point should be")
+    return [(float(x), float(y)) for x, y in pairs]
 
 
 @dataclass(frozen=True, eq=False)
@@ -202,7 +212,13 @@ def read_mask_source(source: MaskSource, size: tuple[int, int], what: str) -> Ob
 def _drawn(source: MaskSource, size: tuple[int, int], what: str) -> Mask:
     """Draw a mask that is given by coordinates or run lengths."""
     if isinstance(source, Scribble):
-        return source.mask(size)
+        try:
+            drawn = source.mask(size)
+        except EmatError as error:
+            raise EmatError(f"{what}: {error}") from None
+        if not drawn.any() and len(source.points) + len(source.strokes):
+            raise EmatError(f"{what} lies outside of its photo of {size[1]} x {size[0]} pixels; check its points")
+        return drawn
     if isinstance(source, Mapping):
         return _filled(cast(RunLengths, dict(source)), size, what)
     if not isinstance(source, Sequence):
