@@ -223,18 +223,28 @@ class Segmenter:
         return self
 
     def add(self, example: Example) -> Segmenter:
-        """Learn from one more example; the others stay as they are."""
+        """Learn from one more example; the others stay as they are.
+
+        Raises:
+            EmatError: If the example cannot be read, or the segmenter learns but was saved without its photos.
+        """
         with self._changing:
-            examples = self._known.examples
-            self._known = KnownExamples((*examples, self._encoded(example, self._known)))
+            self._check_learns_again(self._known)
+            self._known = KnownExamples((*self._known.examples, self._encoded(example, self._known)))
         return self
 
     def remove(self, example: Example | int) -> Segmenter:
-        """Forget an example, given by itself or its index; a class that no other example shows is forgotten too."""
+        """Forget an example, given by itself or its index; a class that no other example shows is forgotten too.
+
+        Raises:
+            EmatError: If there is no such example, or the segmenter learns but was saved without its photos.
+        """
         with self._changing:
             index = self._known.index(example)
             examples = self._known.examples
-            self._known = KnownExamples(examples[:index] + examples[index + 1 :])
+            others = KnownExamples(examples[:index] + examples[index + 1 :])
+            self._check_learns_again(others)
+            self._known = others
         return self
 
     def tiles_help(self) -> bool | None:
@@ -314,6 +324,11 @@ class Segmenter:
 
     def _learnt(self, known: KnownExamples) -> Any | None:
         return self._predictor(known).learnt(known)
+
+    def _check_learns_again(self, known: KnownExamples) -> None:
+        """Refuse a change before it is made: afterwards there would be no way to predict, and none to go back."""
+        if self.method.learns:
+            known.kept_photos()
 
     @torch.inference_mode()
     def _encoded(self, example: Example, known: KnownExamples) -> FittedExample:

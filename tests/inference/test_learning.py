@@ -161,8 +161,10 @@ def test_a_file_without_photos_predicts_and_says_that_it_cannot_learn_again(lear
     loaded = Segmenter.load(tmp_path / "spots.emat", device="cpu")
     photo, _ = _photo(9)
     assert loaded.predict(photo).scores == learnt.predict(photo).scores
-    with pytest.raises(EmatError, match="cannot learn again"):
-        loaded.remove(0).predict(photo)
+    for change in (lambda: loaded.remove(0), lambda: loaded.add(_examples(4)[0])):
+        with pytest.raises(EmatError, match="cannot learn again"):
+            change()
+    assert loaded.predict(photo).scores == learnt.predict(photo).scores, "a refused change leaves what was known"
 
 
 def test_a_point_on_a_large_photo_is_not_lost() -> None:
