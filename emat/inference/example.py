@@ -91,6 +91,8 @@ class Example:
         void: A mask of undecided pixels.
         sparse: Whether only the painted pixels are known. A class called "background" then holds strokes on what is
             none of the classes.
+        undecided: Classes that may be in the photo although there is no mask of them; without this, a photo with masks
+            of other classes is one that lacks them.
 
     >>> example = Example(np.zeros((4, 6, 3), np.uint8), {"cat": (1, 1, 3, 4)})
     >>> example.read().masks["cat"].sum()
@@ -103,6 +105,7 @@ class Example:
     absent: Sequence[str] = ()
     void: "MaskSource | None" = None
     sparse: bool = False
+    undecided: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.masks, Mapping):
@@ -110,13 +113,16 @@ class Example:
                 f"the masks of the example {self.title} are a {type(self.masks).__name__}; give masks such as "
                 "{'cat': 'cat_mask.png'}, or {} for a photo without any of the classes"
             )
-        if isinstance(self.absent, str):
-            raise EmatError(f"absent is a list of classes, as in absent=[{self.absent!r}]")
-        for name in (*self.masks, *self.absent):
+        for what, classes in (("absent", self.absent), ("undecided", self.undecided)):
+            if isinstance(classes, str):
+                raise EmatError(f"{what} is a list of classes, as in {what}=[{classes!r}]")
+        for name in (*self.masks, *self.absent, *self.undecided):
             if not isinstance(name, str) or not name.strip():
                 raise EmatError(f"the example {self.title} has the class name {name!r}; a name is text, not empty")
         if both := [name for name in self.absent if name in self.masks]:
             raise EmatError(f"the example {self.title} has a mask of {both[0]!r} and says that it is absent")
+        if both := [name for name in self.undecided if name in self.masks or name in self.absent]:
+            raise EmatError(f"the example {self.title} says what is known of {both[0]!r} and that it is undecided")
         if self.sparse and not self.masks:
             raise EmatError(f"the sparse example {self.title} has nothing painted; give it strokes")
 
@@ -152,7 +158,7 @@ class Example:
         if hidden := [name for name, mask in masks.items() if not mask.any()]:
             raise EmatError(f"{self._what(hidden[0])} lies in undecided pixels alone; mark some of it or leave it out")
         background = masks.pop(BACKGROUND, None) if self.sparse else None
-        return MaskedPhoto(photo, masks, void, background, tuple(self.absent), self.sparse)
+        return MaskedPhoto(photo, masks, void, background, tuple(self.absent), self.sparse, tuple(self.undecided))
 
     def _what(self, name: str) -> str:
         return f"the mask of {name!r} for {self.title}"
@@ -177,6 +183,7 @@ class MaskedPhoto:
     background: Mask | None = None  # of a sparse example: pixels that are none of the classes
     absent: tuple[str, ...] = ()
     sparse: bool = False
+    undecided: tuple[str, ...] = ()  # classes of which nothing is known
 
     def known(self) -> "tuple[dict[str, NDArray[np.uint8]], NDArray[np.uint8]]":
         """What is known of every pixel: 1 = the class, 0 = not the class, 255 = unknown.
@@ -193,6 +200,8 @@ class MaskedPhoto:
         known = {name: np.where(mask, 1, other).astype(np.uint8) for name, mask in self.masks.items()}
         for name in self.absent:
             known[name] = np.where(self.void, UNKNOWN, 0).astype(np.uint8)
+        for name in self.undecided:
+            known[name] = np.full_like(other, UNKNOWN)
         if self.absent and not self.masks:
             other = np.full_like(other, UNKNOWN)  # nothing was said of other classes
         return known, other

@@ -200,8 +200,8 @@ class KnownExamples:
                 "no example shows a class; give at least one Example(photo, {class: mask}) beside the others"
             )
         for example in self.examples:
-            named = () if example.working is None else tuple(example.working.masks)
-            if unknown := [name for name in named if name not in classes]:
+            named = {} if example.working is None else example.working.masks
+            if unknown := [name for name, mask in named.items() if name not in classes and (mask != VOID).any()]:
                 raise EmatError(
                     f"no example shows {unknown[0]!r}, which {example.name} says is absent; give one with a mask"
                 )
@@ -209,7 +209,7 @@ class KnownExamples:
     def check_names(self, example: Example) -> None:
         """Refuse a further example whose classes are spelled differently, or that has one class too many."""
         spelled = {name.casefold(): name for name in self.classes}
-        for name in (*example.masks, *example.absent):
+        for name in (*example.masks, *example.absent, *example.undecided):
             other = spelled.setdefault(name.casefold(), name)
             if other != name:
                 raise EmatError(f"the class {name!r} of {example.title} is also written {other!r}; use one spelling")

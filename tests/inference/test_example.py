@@ -104,6 +104,10 @@ def test_an_example_without_masks_is_a_negative_and_an_empty_name_is_refused() -
         Example("a.jpg", {}, absent="cat")
     with pytest.raises(EmatError, match="says that it is absent"):
         Example("a.jpg", {"cat": SQUARE}, absent=["cat"])
+    with pytest.raises(EmatError, match="undecided is a list"):
+        Example("a.jpg", {}, undecided="cat")
+    with pytest.raises(EmatError, match="says what is known of 'cat' and that it is undecided"):
+        Example("a.jpg", {"cat": SQUARE}, undecided=["cat"])
     with pytest.raises(EmatError, match="nothing painted"):
         Example("a.jpg", {}, sparse=True)
     with pytest.raises(EmatError, match="class name ' '"):

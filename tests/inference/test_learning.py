@@ -124,6 +124,16 @@ def test_negatives_set_presence_which_agrees_with_the_mask() -> None:
         assert prediction.mask("spot").any() == (spots > 0)
 
 
+def test_what_may_be_there_is_not_absent() -> None:
+    dots = [_photo(seed) for seed in (5, 6)]
+    for undecided in ((), ("spot",), ("spot", "a class that nobody shows")):
+        other = [Example(255 - photo, {"dot": mask}, undecided=undecided) for photo, mask in dots]
+        segmenter = Segmenter.load("default", device="cpu").fit([*_examples(1, 2), *other])
+        assert segmenter.classes_ == ("spot", "dot")
+        assert (segmenter.forecast_["spot"].presence is None) is bool(undecided)
+        assert segmenter.forecast_["dot"].presence is not None
+
+
 def test_strokes_are_enough() -> None:
     photo, mask = _photo(1)
     rows, columns = np.nonzero(mask)
