@@ -144,7 +144,19 @@ def _folds(shown: Sequence[Sequence[bool]]) -> list[int]:
     folds = [0] * len(shown)
     for number, index in enumerate(by_class):
         folds[index] = number % MOST_FOLDS
+    for c in range(len(shown[0])):
+        positives = [index for index, classes in enumerate(shown) if classes[c]]
+        if len(positives) > 1 and len({folds[index] for index in positives}) == 1:
+            _move(positives[-1], folds, shown)
     return folds
+
+
+def _move(photo: int, folds: list[int], shown: Sequence[Sequence[bool]]) -> None:
+    """Put a photo into another group, one that does not hold all other photos of a class that it shows."""
+    classes = [c for c, is_shown in enumerate(shown[photo]) if is_shown]
+    others = [{folds[i] for i, each in enumerate(shown) if i != photo and each[c]} for c in classes]
+    elsewhere = [fold for fold in range(MOST_FOLDS) if fold != folds[photo]]
+    folds[photo] = min(elsewhere, key=lambda fold: sum(each == {fold} for each in others))
 
 
 def _first(shown: Sequence[bool]) -> int:

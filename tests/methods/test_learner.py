@@ -195,6 +195,19 @@ def test_without_negatives_the_backgrounds_set_presence_and_no_example_falls_bel
     assert _learnt([_photo(0), _photo(1), _photo(2, shown=False)]).knows_absence(0)
 
 
+def test_two_photos_of_a_class_are_never_left_out_together() -> None:
+    """The second class is on two photos of the first that would fall into the same of the five groups."""
+    photos = [_photo(seed, classes=2) for seed in range(6)]
+    photos = [photos[index] for index in content_order(photos)]
+    for index in (0, 5):
+        masks = photos[index].masks.clone()
+        masks[1, 16:] = 1
+        photos[index] = LabelledPhoto(photos[index].features, masks)
+    learnt = learn_from(photos, _no_head, range(6))
+    assert torch.isnan(learnt.left_out_iou[:, 1]).tolist() == [False, True, True, True, True, False]
+    assert not torch.isnan(learnt.left_out_iou[:, 0]).any()
+
+
 def _strokes(photo: LabelledPhoto) -> LabelledPhoto:
     """The photo with three known columns: all but those are unknown."""
     masks = torch.full_like(photo.masks, UNKNOWN)
