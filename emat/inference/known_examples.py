@@ -197,7 +197,7 @@ class KnownExamples:
         classes = self.classes
         if not classes:
             raise EmatError(
-                "no example shows a class; give at least one Example(photo, {class: mask}) beside the others"
+                "no example shows a class; give at least one photo with the mask of a class beside the others"
             )
         for example in self.examples:
             named = {} if example.working is None else example.working.masks

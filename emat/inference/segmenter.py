@@ -215,7 +215,7 @@ class Segmenter:
         for example in [examples] if isinstance(examples, Example) else examples:
             known = KnownExamples((*known.examples, self._encoded(example, known)))
         if not known.examples:
-            raise EmatError("there is nothing to fit: give at least one Example(photo, {class: mask})")
+            raise EmatError("there is nothing to fit: give at least one photo with the mask of a class")
         known.check_shown()
         self._learnt(known)
         with self._changing:
@@ -337,7 +337,10 @@ class Segmenter:
         known.check_names(example)
         shown = example.read(self.reading)
         if shown.sparse and not self.method.learns:
-            raise EmatError(f"the example {example.title} is sparse, which needs a segmenter that learns: learn=True")
+            raise EmatError(
+                f"the example {example.title} is sparse, which needs a segmenter that learns; leave out --no-learn, or "
+                "in Python learn=False"
+            )
         head = unwrapped(self.method)
         features = Predictor(self.method, self.thresholds, cache=self.cache).head_features(shown.photo)
         undecided = shown.void & self.method.takes_undecided
