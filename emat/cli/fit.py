@@ -146,7 +146,12 @@ def _from_dataset(path: Path, only: str | None, shots: int | None, learn: bool, 
     dataset = open_dataset(path)
     dataset.reading = reading
     names = follow(dataset.names, len(dataset.names), "examples read")
-    return examples_of(dataset, names, wanted_classes(dataset, only), shots, MOST_EMPTY if learn else 0)
+    wanted, shown = wanted_classes(dataset, only), set[str]()
+    for example in examples_of(dataset, names, wanted, shots, MOST_EMPTY if learn else 0):
+        shown.update(example.masks)
+        yield example
+    if only is not None and (missing := [name for name in wanted if name not in shown]):
+        raise EmatError(f"no photo of {path} shows {missing[0]!r}; leave it out of --classes, or add one with its mask")
 
 
 def _show(out: Path, counts: Counter[str], forecast: Mapping[str, Forecast]) -> None:

@@ -109,6 +109,11 @@ def test_the_forecast_is_printed_with_what_to_do(pets: Path, capsys: pytest.Capt
         (lambda root: None, ("--sparse",), "--sparse is for a single photo with --mask"),
         (lambda root: None, ("--mask", "cat=a.png"), "is a folder; leave --mask out, or give a photo"),
         (lambda root: None, ("--classes", "cow"), "has no class 'cow'; its classes are cat, dog"),
+        (
+            lambda root: (root / "classes.txt").write_text("cat\ndog\ncow\n"),
+            ("--classes", "cat,cow"),
+            "shows 'cow'; leave it out of --classes",
+        ),
         (lambda root: (root / "classes.txt").write_text("cat\nCat\n"), (), "is also written"),
         (lambda root: (root / "images" / "a.jpg").write_bytes(b""), (), "a.jpg is empty (0 bytes)"),
         (
