@@ -71,12 +71,18 @@ def command(
     Example: emat fit a.jpg --mask cat=a_mask.png -o cat.emat
     """
     check_output(out)
+    single = _is_photo(examples)
+    if mask and examples.is_dir():
+        raise EmatError(f"--mask is for a single photo, but {examples} is a folder; leave --mask out, or give a photo")
+    for flag, value in (("--classes", classes), ("--shots", shots)):
+        if value is not None and (mask or single):
+            raise EmatError(f"{flag} is for a data set, but {examples} is a single photo; leave {flag} out")
     reading = reading_of(stretch, max_pixels)
     choice = None if learn else False
 
     def fitted(side: int | None) -> Segmenter:
         loaded = Segmenter.load(model, backbone=backbone, device=device, learn=choice, size=side, reading=reading)
-        if mask or _is_photo(examples):
+        if mask or single:
             return loaded.fit(_single(examples, mask, sparse))
         if sparse:
             raise EmatError("--sparse is for a single photo with --mask; give more of them as Example in Python")
@@ -140,7 +146,12 @@ def _from_dataset(path: Path, only: str | None, shots: int | None, learn: bool, 
     dataset = open_dataset(path)
     dataset.reading = reading
     names = follow(dataset.names, len(dataset.names), "examples read")
-    return examples_of(dataset, names, wanted_classes(dataset, only), shots, MOST_EMPTY if learn else 0)
+    wanted, shown = wanted_classes(dataset, only), set[str]()
+    for example in examples_of(dataset, names, wanted, shots, MOST_EMPTY if learn else 0):
+        shown.update(example.masks)
+        yield example
+    if only is not None and (missing := [name for name in wanted if name not in shown]):
+        raise EmatError(f"no photo of {path} shows {missing[0]!r}; leave it out of --classes, or add one with its mask")
 
 
 def _show(out: Path, counts: Counter[str], forecast: Mapping[str, Forecast]) -> None:

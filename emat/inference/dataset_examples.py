@@ -39,7 +39,8 @@ def examples_of(
 ) -> Iterator[Example]:
     """Make examples of the photos of a data set, reading each when it is asked for.
 
-    Void pixels are undecided, and so are those of classes that are not wanted or of which there are enough examples.
+    Void pixels are undecided, and so are those of classes that are not wanted or of which there are enough examples. A
+    photo that shows a class of which there are enough says nothing about it.
 
     Args:
         dataset: The data set.
@@ -66,7 +67,10 @@ def examples_of(
         if chosen:
             taken.update(chosen)
             masks = {c: label_map == shown[c] for c in chosen}
-            yield Example(dataset.image(name), masks, name=name, void=undecided)
+            enough = [
+                c for c in shown if c in wanted and c not in chosen
+            ]  # it shows them too, so it does not lack them
+            yield Example(dataset.image(name), masks, name=name, void=undecided, undecided=enough)
         elif not shown and empty and not undecided.all() and _is_annotated(dataset, name):
             empty -= 1
             yield Example(dataset.image(name), {}, name=name, void=undecided)

@@ -39,21 +39,31 @@ class Scribble:
         """Draw it on a photo of `size` (H, W); EmatError if a coordinate is not a number, or far from the photo."""
         height, width = size
         try:
-            for stroke in (*self.strokes, self.points):
+            strokes, points = [_corners(stroke) for stroke in self.strokes], _corners(self.points)
+            for stroke in (*strokes, points):
                 checked([number for corner in stroke for number in corner], size)
-            if not 0 < self.width <= max(size):
-                raise ValueError(f"its width is {self.width}")
+            if not _is_number(self.width) or not 0 < self.width <= max(size):
+                raise ValueError(f"its width is {self.width!r}")
         except (ValueError, TypeError, ArithmeticError) as error:
             raise EmatError(f"a scribble cannot be drawn: {error}; give points (x, y) in pixels") from None
         image = Image.new("1", (width, height))
         draw = ImageDraw.Draw(image)
-        for stroke in self.strokes:
-            draw.line([(float(x), float(y)) for x, y in stroke], fill=1, width=max(1, round(self.width)))
+        for stroke in strokes:
+            draw.line(stroke, fill=1, width=max(1, round(self.width)))
         half = (self.width - 1) / 2
-        for x, y in [*self.points, *(corner for stroke in self.strokes for corner in stroke)]:
+        for x, y in [*points, *(corner for stroke in strokes for corner in stroke)]:
             draw.ellipse((x - half, y - half, x + half, y + half), fill=1)
             draw.point((round(x), round(y)), fill=1)  # of a disc of one pixel Pillow draws nothing
         return np.array(image, bool)
+
+
+def _corners(points: "Corners") -> list[tuple[float, float]]:
+    """The points as pairs of numbers; ValueError if they are something else."""
+    pairs = [tuple(point) if isinstance(point, (Sequence, np.ndarray)) else (point,) for point in points]
+    if wrong := [pair for pair in pairs if len(pair) != 2 or not all(_is_number(number) for number in pair)]:
+        shown = wrong[0] if len(wrong[0]) > 1 else wrong[0][0] if wrong[0] else ()
+        raise ValueError(f"it has {shown!r} where a point should be")
+    return [(float(x), float(y)) for x, y in pairs]
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,6 +91,8 @@ class Example:
         void: A mask of undecided pixels.
         sparse: Whether only the painted pixels are known. A class called "background" then holds strokes on what is
             none of the classes.
+        undecided: Classes that may be in the photo although there is no mask of them; without this, a photo with masks
+            of other classes is one that lacks them.
 
     >>> example = Example(np.zeros((4, 6, 3), np.uint8), {"cat": (1, 1, 3, 4)})
     >>> example.read().masks["cat"].sum()
@@ -93,6 +105,7 @@ class Example:
     absent: Sequence[str] = ()
     void: "MaskSource | None" = None
     sparse: bool = False
+    undecided: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.masks, Mapping):
@@ -100,13 +113,16 @@ class Example:
                 f"the masks of the example {self.title} are a {type(self.masks).__name__}; give masks such as "
                 "{'cat': 'cat_mask.png'}, or {} for a photo without any of the classes"
             )
-        if isinstance(self.absent, str):
-            raise EmatError(f"absent is a list of classes, as in absent=[{self.absent!r}]")
-        for name in (*self.masks, *self.absent):
+        for what, classes in (("absent", self.absent), ("undecided", self.undecided)):
+            if isinstance(classes, str):
+                raise EmatError(f"{what} is a list of classes, as in {what}=[{classes!r}]")
+        for name in (*self.masks, *self.absent, *self.undecided):
             if not isinstance(name, str) or not name.strip():
                 raise EmatError(f"the example {self.title} has the class name {name!r}; a name is text, not empty")
         if both := [name for name in self.absent if name in self.masks]:
             raise EmatError(f"the example {self.title} has a mask of {both[0]!r} and says that it is absent")
+        if both := [name for name in self.undecided if name in self.masks or name in self.absent]:
+            raise EmatError(f"the example {self.title} says what is known of {both[0]!r} and that it is undecided")
         if self.sparse and not self.masks:
             raise EmatError(f"the sparse example {self.title} has nothing painted; give it strokes")
 
@@ -142,7 +158,7 @@ class Example:
         if hidden := [name for name, mask in masks.items() if not mask.any()]:
             raise EmatError(f"{self._what(hidden[0])} lies in undecided pixels alone; mark some of it or leave it out")
         background = masks.pop(BACKGROUND, None) if self.sparse else None
-        return MaskedPhoto(photo, masks, void, background, tuple(self.absent), self.sparse)
+        return MaskedPhoto(photo, masks, void, background, tuple(self.absent), self.sparse, tuple(self.undecided))
 
     def _what(self, name: str) -> str:
         return f"the mask of {name!r} for {self.title}"
@@ -167,6 +183,7 @@ class MaskedPhoto:
     background: Mask | None = None  # of a sparse example: pixels that are none of the classes
     absent: tuple[str, ...] = ()
     sparse: bool = False
+    undecided: tuple[str, ...] = ()  # classes of which nothing is known
 
     def known(self) -> "tuple[dict[str, NDArray[np.uint8]], NDArray[np.uint8]]":
         """What is known of every pixel: 1 = the class, 0 = not the class, 255 = unknown.
@@ -183,6 +200,8 @@ class MaskedPhoto:
         known = {name: np.where(mask, 1, other).astype(np.uint8) for name, mask in self.masks.items()}
         for name in self.absent:
             known[name] = np.where(self.void, UNKNOWN, 0).astype(np.uint8)
+        for name in self.undecided:
+            known[name] = np.full_like(other, UNKNOWN)
         if self.absent and not self.masks:
             other = np.full_like(other, UNKNOWN)  # nothing was said of other classes
         return known, other
@@ -202,7 +221,13 @@ def read_mask_source(source: MaskSource, size: tuple[int, int], what: str) -> Ob
 def _drawn(source: MaskSource, size: tuple[int, int], what: str) -> Mask:
     """Draw a mask that is given by coordinates or run lengths."""
     if isinstance(source, Scribble):
-        return source.mask(size)
+        try:
+            drawn = source.mask(size)
+        except EmatError as error:
+            raise EmatError(f"{what}: {error}") from None
+        if not drawn.any() and len(source.points) + len(source.strokes):
+            raise EmatError(f"{what} lies outside of its photo of {size[1]} x {size[0]} pixels; check its points")
+        return drawn
     if isinstance(source, Mapping):
         return _filled(cast(RunLengths, dict(source)), size, what)
     if not isinstance(source, Sequence):

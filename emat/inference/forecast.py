@@ -51,7 +51,7 @@ class Forecast:
     """What to expect of one class on new photos like the examples."""
 
     examples: int  # that show the class
-    iou: float | None  # expected intersection over union; None with a single example
+    iou: float | None  # expected intersection over union; None with a single example, or with strokes alone
     presence: float | None  # expected share of photos whose presence is right; None without photos that lack the class
     least_agreeing: str | None = None  # the example that agrees least with the others, if one stands out
     least_iou: float | None = None  # what was reached on it
@@ -62,7 +62,9 @@ class Forecast:
     def sentence(self, name: str) -> str:
         """Say in words what this means for the user; empty if nothing needs to be said."""
         parts = []
-        if self.iou is None:
+        if self.iou is None and self.examples > 1:
+            parts.append(f"strokes on {name} do not tell how well it will work; paint an example of it whole")
+        elif self.iou is None:
             parts.append(f"one example of {name} does not tell how well it will work; add a second one")
         elif self.iou < POOR:
             parts.append(

@@ -197,11 +197,11 @@ class KnownExamples:
         classes = self.classes
         if not classes:
             raise EmatError(
-                "no example shows a class; give at least one Example(photo, {class: mask}) beside the others"
+                "no example shows a class; give at least one photo with the mask of a class beside the others"
             )
         for example in self.examples:
-            named = () if example.working is None else tuple(example.working.masks)
-            if unknown := [name for name in named if name not in classes]:
+            named = {} if example.working is None else example.working.masks
+            if unknown := [name for name, mask in named.items() if name not in classes and (mask != VOID).any()]:
                 raise EmatError(
                     f"no example shows {unknown[0]!r}, which {example.name} says is absent; give one with a mask"
                 )
@@ -209,12 +209,28 @@ class KnownExamples:
     def check_names(self, example: Example) -> None:
         """Refuse a further example whose classes are spelled differently, or that has one class too many."""
         spelled = {name.casefold(): name for name in self.classes}
-        for name in (*example.masks, *example.absent):
+        for name in (*example.masks, *example.absent, *example.undecided):
             other = spelled.setdefault(name.casefold(), name)
             if other != name:
                 raise EmatError(f"the class {name!r} of {example.title} is also written {other!r}; use one spelling")
         if len(spelled) > MOST_CLASSES:
             raise EmatError(f"{len(spelled)} classes are more than the {MOST_CLASSES} that a label map holds")
+
+    def kept_photos(self) -> list[WorkingPhoto]:
+        """Return what is kept of each example to learn from it again.
+
+        Raises:
+            EmatError: If an example's photo was not kept.
+        """
+        kept = []
+        for example in self.examples:
+            if example.working is None:
+                raise EmatError(
+                    f"this segmenter was saved without the photo of {example.name}, so it cannot learn again; fit it "
+                    "again, or load it with learn=False"
+                )
+            kept.append(example.working)
+        return kept
 
     def learn(self, method: Method, features_of: FeaturesOf) -> Any | None:
         """Return what the examples teach; it is learnt when it is first needed, since examples may come one by one.
@@ -242,16 +258,10 @@ class KnownExamples:
         return method.learn(photos)
 
     def _labelled(self, features_of: FeaturesOf, device: torch.device) -> list[LabelledFeatures]:
-        photos = []
-        for example in self.examples:
-            if example.working is None:
-                raise EmatError(
-                    f"this segmenter was saved without the photo of {example.name}, so it cannot learn again; fit it "
-                    "again, or load it with learn=False"
-                )
-            masks = example.working.known(self.classes).to(device)
-            photos.append(LabelledFeatures(features_of(example.working.photo), masks))
-        return photos
+        return [
+            LabelledFeatures(features_of(working.photo), working.known(self.classes).to(device))
+            for working in self.kept_photos()
+        ]
 
     def _filled_in(self, photos: Sequence[LabelledFeatures], method: LearningMethod) -> tuple[FittedExample, ...]:
         """Give the head a whole mask where a user painted a few strokes: the learner's own answer on that photo."""

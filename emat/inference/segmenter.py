@@ -215,7 +215,7 @@ class Segmenter:
         for example in [examples] if isinstance(examples, Example) else examples:
             known = KnownExamples((*known.examples, self._encoded(example, known)))
         if not known.examples:
-            raise EmatError("there is nothing to fit: give at least one Example(photo, {class: mask})")
+            raise EmatError("there is nothing to fit: give at least one photo with the mask of a class")
         known.check_shown()
         self._learnt(known)
         with self._changing:
@@ -223,18 +223,28 @@ class Segmenter:
         return self
 
     def add(self, example: Example) -> Segmenter:
-        """Learn from one more example; the others stay as they are."""
+        """Learn from one more example; the others stay as they are.
+
+        Raises:
+            EmatError: If the example cannot be read, or the segmenter learns but was saved without its photos.
+        """
         with self._changing:
-            examples = self._known.examples
-            self._known = KnownExamples((*examples, self._encoded(example, self._known)))
+            self._check_learns_again(self._known)
+            self._known = KnownExamples((*self._known.examples, self._encoded(example, self._known)))
         return self
 
     def remove(self, example: Example | int) -> Segmenter:
-        """Forget an example, given by itself or its index; a class that no other example shows is forgotten too."""
+        """Forget an example, given by itself or its index; a class that no other example shows is forgotten too.
+
+        Raises:
+            EmatError: If there is no such example, or the segmenter learns but was saved without its photos.
+        """
         with self._changing:
             index = self._known.index(example)
             examples = self._known.examples
-            self._known = KnownExamples(examples[:index] + examples[index + 1 :])
+            others = KnownExamples(examples[:index] + examples[index + 1 :])
+            self._check_learns_again(others)
+            self._known = others
         return self
 
     def tiles_help(self) -> bool | None:
@@ -315,6 +325,11 @@ class Segmenter:
     def _learnt(self, known: KnownExamples) -> Any | None:
         return self._predictor(known).learnt(known)
 
+    def _check_learns_again(self, known: KnownExamples) -> None:
+        """Refuse a change before it is made: afterwards there would be no way to predict, and none to go back."""
+        if self.method.learns:
+            known.kept_photos()
+
     @torch.inference_mode()
     def _encoded(self, example: Example, known: KnownExamples) -> FittedExample:
         if not isinstance(example, Example):
@@ -322,7 +337,10 @@ class Segmenter:
         known.check_names(example)
         shown = example.read(self.reading)
         if shown.sparse and not self.method.learns:
-            raise EmatError(f"the example {example.title} is sparse, which needs a segmenter that learns: learn=True")
+            raise EmatError(
+                f"the example {example.title} is sparse, which needs a segmenter that learns; leave out --no-learn, or "
+                "in Python learn=False"
+            )
         head = unwrapped(self.method)
         features = Predictor(self.method, self.thresholds, cache=self.cache).head_features(shown.photo)
         undecided = shown.void & self.method.takes_undecided

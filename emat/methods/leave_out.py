@@ -12,10 +12,11 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from emat.methods.learner import LabelledPhoto, Learner, Trained, train
+from emat.methods.learner import UNKNOWN, LabelledPhoto, Learner, Trained, train
 from emat.methods.mixture import (
     HEAD_ALONE,
     LEARNER_MOST,
+    LEAST_SHARE,
     MASK_DECIDES,
     LeftOut,
     Mixture,
@@ -34,6 +35,7 @@ COMPARED_PHOTOS = 4  # a left-out photo is compared by the head with so many oth
 MOST_ABSENT = 4  # photos without a class that the head looks at, for the same reason
 NAN = float("nan")
 GUESS = 0.5  # the share of right verdicts where photos with and without a class cannot be told apart
+WHOLE = 0.5  # the share of a photo that must be known of a class to measure IoU, area or absence; strokes are far less
 
 # (photo, class, supports) -> the head's logit (h, w) for the class on a photo, from the supports of these photos
 HeadLogits: TypeAlias = Callable[[int, int, Sequence[int]], Tensor]
@@ -102,7 +104,8 @@ def learn_from(photos: Sequence[LabelledPhoto], head_logits: HeadLogits, order: 
     """
     shown = [[bool((mask == 1).any()) for mask in photo.masks] for photo in photos]
     folds = _folds(shown)
-    seen = _Seen(shown, folds, train(photos, folds), head_logits)
+    whole = [[float((mask != UNKNOWN).float().mean()) >= WHOLE for mask in photo.masks] for photo in photos]
+    seen = _Seen(shown, whole, folds, train(photos, folds), head_logits)
     choices = [_choose(c, seen) for c in range(len(shown[0]))]
     left_out = torch.full((len(photos), len(choices)), NAN)
     for c, choice in enumerate(choices):
@@ -129,7 +132,19 @@ def _folds(shown: Sequence[Sequence[bool]]) -> list[int]:
     folds = [0] * len(shown)
     for number, index in enumerate(by_class):
         folds[index] = number % MOST_FOLDS
+    for c in range(len(shown[0])):
+        positives = [index for index, classes in enumerate(shown) if classes[c]]
+        if len(positives) > 1 and len({folds[index] for index in positives}) == 1:
+            _move(positives[-1], folds, shown)
     return folds
+
+
+def _move(photo: int, folds: list[int], shown: Sequence[Sequence[bool]]) -> None:
+    """Put a photo into another group, one that does not hold all other photos of a class that it shows."""
+    classes = [c for c, is_shown in enumerate(shown[photo]) if is_shown]
+    others = [{folds[i] for i, each in enumerate(shown) if i != photo and each[c]} for c in classes]
+    elsewhere = [fold for fold in range(MOST_FOLDS) if fold != folds[photo]]
+    folds[photo] = min(elsewhere, key=lambda fold: sum(each == {fold} for each in others))
 
 
 def _first(shown: Sequence[bool]) -> int:
@@ -141,6 +156,7 @@ class _Seen:
     """What head and learner say of the photos, each as if its group had not been shown."""
 
     shown: Sequence[Sequence[bool]]  # for each photo, whether it shows each class
+    whole: Sequence[Sequence[bool]]  # likewise, whether enough of its pixels are known to judge it as a whole
     folds: Sequence[int]  # the group of each photo
     trained: Trained
     head_logits: HeadLogits
@@ -180,7 +196,8 @@ class _Seen:
         without = []
         for index, classes in enumerate(self.shown):
             labels = samples.labels[samples.photo == index, c]
-            if not classes[c] and len(labels) and bool((labels == 0).all()) and self.was_left_out(index, c):
+            lacks = not classes[c] and self.whole[index][c] and len(labels) and bool((labels == 0).all())
+            if lacks and self.was_left_out(index, c):
                 without.append(index)
         return sorted(without, key=lambda index: (any(self.shown[index]), index))[:MOST_ABSENT]
 
@@ -194,12 +211,16 @@ def _choose(c: int, seen: _Seen) -> _Choice:
     if not photos:
         return _Choice(HEAD_ALONE, None, {}, NAN)
     mixture, reached = best_mixture(list(photos.values()))
-    iou = dict(zip(photos, reached, strict=True))
-    share = share_for([float((each.shares * each.inside).sum() / each.shares.sum()) for each in photos.values()])
-    high = [each.highest(mixture, share) for each in photos.values()]
     absent = seen.absent(c)
+    # What is reached on a few strokes says nothing about whole photos, and neither does their share of them.
+    iou = {index: value for index, value in zip(photos, reached, strict=True) if seen.whole[index][c]}
+    judged = [photos[index] for index in iou]
+    if not judged:
+        return _Choice(mixture, _rule_without_areas(c, mixture, absent, seen), {}, NAN)
+    share = share_for([float((each.shares * each.inside).sum() / each.shares.sum()) for each in judged])
+    high = [each.highest(mixture, share) for each in judged]
     if not absent:
-        low = [each.background().highest(mixture, share) for each in photos.values() if not bool(each.inside.all())]
+        low = [each.background().highest(mixture, share) for each in judged if not bool(each.inside.all())]
         return _Choice(mixture, rule_from_backgrounds(high, low, share) if low else MASK_DECIDES, iou, NAN)
     low = [seen.left_out(index, c).highest(mixture, share) for index in absent]
     rule = presence_rule(high, low, share)
@@ -217,12 +238,20 @@ def _choose_by_one(c: int, only: int, seen: _Seen) -> _Choice:
     mixture = mixture_of_one(float(seen.head(only, c, [only])[inside].mean()))
     # Photos of other classes may show something similar, above which a single photo sets no level.
     absent = [index for index in seen.absent(c) if not any(seen.shown[index])]
+    if not absent or not seen.whole[only][c]:
+        return _Choice(mixture, _rule_without_areas(c, mixture, absent, seen), {}, NAN)
+    share = share_for([float(samples.shares[own][inside].sum() / samples.shares[own].sum())])
+    low = [seen.left_out(index, c).highest(mixture, share) for index in absent]
+    return _Choice(mixture, rule_of_one(low, share), {}, NAN)
+
+
+def _rule_without_areas(c: int, mixture: Mixture, absent: Sequence[int], seen: _Seen) -> PresenceRule | None:
+    """The presence rule of a class whose size in a photo is not known, or that was never left out."""
     if absent:
-        share = share_for([float(samples.shares[own][inside].sum() / samples.shares[own].sum())])
-        low = [seen.left_out(index, c).highest(mixture, share) for index in absent]
-        return _Choice(mixture, rule_of_one(low, share), {}, NAN)
-    # Where the head is unsure of its own example, its presence says little.
-    return _Choice(mixture, MASK_DECIDES if mixture.learner == LEARNER_MOST else None, {}, NAN)
+        low = [seen.left_out(index, c).highest(mixture, LEAST_SHARE) for index in absent]
+        return rule_of_one(low, LEAST_SHARE)
+    # Where the head is unsure of its own examples, its presence says little.
+    return MASK_DECIDES if mixture.learner >= LEARNER_MOST else None
 
 
 def _at_points(logits: Tensor, points: Tensor) -> Tensor:

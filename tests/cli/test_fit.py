@@ -107,7 +107,13 @@ def test_the_forecast_is_printed_with_what_to_do(pets: Path, capsys: pytest.Capt
     ("change", "arguments", "sentence"),
     [
         (lambda root: None, ("--sparse",), "--sparse is for a single photo with --mask"),
+        (lambda root: None, ("--mask", "cat=a.png"), "is a folder; leave --mask out, or give a photo"),
         (lambda root: None, ("--classes", "cow"), "has no class 'cow'; its classes are cat, dog"),
+        (
+            lambda root: (root / "classes.txt").write_text("cat\ndog\ncow\n"),
+            ("--classes", "cat,cow"),
+            "shows 'cow'; leave it out of --classes",
+        ),
         (lambda root: (root / "classes.txt").write_text("cat\nCat\n"), (), "is also written"),
         (lambda root: (root / "images" / "a.jpg").write_bytes(b""), (), "a.jpg is empty (0 bytes)"),
         (
@@ -134,6 +140,24 @@ def test_what_is_wrong_is_one_sentence_and_code_2(
     assert said.startswith("emat: ")
     assert said.count("\n") == 1
     assert sentence in said
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--classes", "cow"), "--classes is for a data set"),
+        (("--shots", "2"), "--shots is for a data set"),
+        (("--sparse", "--no-learn"), "needs a segmenter that learns; leave out --no-learn"),
+    ],
+)
+def test_what_does_not_fit_a_single_photo_is_refused(
+    pets: Path, arguments: tuple[str, ...], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    photo, out = pets / "images" / "a.jpg", pets.parent / "cat.emat"
+    words = ("fit", photo, "--mask", "cat=5,5,20,20", "-o", out, "--model", "prototype", *arguments)
+    assert run(*words) == 2
+    assert sentence in capsys.readouterr().err
     assert not out.exists()
 
 

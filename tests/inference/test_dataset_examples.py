@@ -57,6 +57,15 @@ def test_void_and_classes_that_are_not_wanted_are_undecided(folder: Path) -> Non
     assert examples["d"].void[0].tolist() == [False] * 4 + [True] * 4 + [False] * 8
 
 
+def test_a_photo_does_not_lack_a_class_of_which_there_are_enough(folder: Path) -> None:
+    examples = {example.name: example for example in _examples(folder, shots=1)}
+    assert set(examples) == {"a", "b", "c"}
+    assert set(examples["c"].masks) == {"dog"}
+    assert list(examples["c"].undecided) == ["cat"]
+    known, _ = examples["c"].read().known()
+    assert (known["cat"] == 255).all()
+
+
 def test_a_folder_nothing_holds_photos_without_any_class(folder: Path) -> None:
     _photo(folder / "nothing" / "empty.jpg")
     _photo(folder / "nothing" / "deep" / "empty.jpg")

@@ -1,6 +1,7 @@
 """Masks as people give them."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -60,6 +61,10 @@ def test_a_mask_is_drawn_on_the_photo_as_people_see_it(tmp_path: Path) -> None:
         Example(path, {"all": np.ones((20, 30), bool)}).read()
 
 
+def _scribble(**parts: Any) -> Scribble:
+    return Scribble(**parts)
+
+
 @pytest.mark.parametrize(
     ("mask", "sentence"),
     [
@@ -75,6 +80,14 @@ def test_a_mask_is_drawn_on_the_photo_as_people_see_it(tmp_path: Path) -> None:
         ([1, 2, 3, 4, 5], "is not a polygon"),
         (5, "is a int; give an image"),
         ("no_such_mask.png", "no_such_mask.png does not exist"),
+        (_scribble(points=[(1, 2, 3), (4, 5, 6)]), r"'cat' for a.jpg: a scribble .* it has \(1, 2, 3\) where a point"),
+        (_scribble(points=[3, 4]), "it has 3 where a point should be; give points"),
+        (_scribble(strokes=[(3, 4), (5, 6)]), "it has 3 where a point should be; give points"),
+        (_scribble(points=[("a", 4)]), r"it has \('a', 4\) where a point"),
+        (_scribble(points=[(3, 4)], width="5"), "its width is '5'; give points"),
+        (Scribble(points=[(40, 25)]), "'cat' for a.jpg lies outside of its photo of 30 x 20 pixels"),
+        (_scribble(points=np.array([(40, 25)])), "lies outside of its photo"),
+        (Scribble(), "is all background"),
     ],
 )
 def test_a_mask_that_cannot_be_used_is_refused_in_one_sentence(mask: object, sentence: str) -> None:
@@ -91,6 +104,10 @@ def test_an_example_without_masks_is_a_negative_and_an_empty_name_is_refused() -
         Example("a.jpg", {}, absent="cat")
     with pytest.raises(EmatError, match="says that it is absent"):
         Example("a.jpg", {"cat": SQUARE}, absent=["cat"])
+    with pytest.raises(EmatError, match="undecided is a list"):
+        Example("a.jpg", {}, undecided="cat")
+    with pytest.raises(EmatError, match="says what is known of 'cat' and that it is undecided"):
+        Example("a.jpg", {"cat": SQUARE}, undecided=["cat"])
     with pytest.raises(EmatError, match="nothing painted"):
         Example("a.jpg", {}, sparse=True)
     with pytest.raises(EmatError, match="class name ' '"):

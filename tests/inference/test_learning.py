@@ -133,6 +133,16 @@ def test_a_class_that_wins_no_pixel_is_not_present_and_its_score_says_so() -> No
     assert prediction.scores["twin"] < prediction.thresholds.presence <= prediction.scores["spot"]
 
 
+def test_what_may_be_there_is_not_absent() -> None:
+    dots = [_photo(seed) for seed in (5, 6)]
+    for undecided in ((), ("spot",), ("spot", "a class that nobody shows")):
+        other = [Example(255 - photo, {"dot": mask}, undecided=undecided) for photo, mask in dots]
+        segmenter = Segmenter.load("default", device="cpu").fit([*_examples(1, 2), *other])
+        assert segmenter.classes_ == ("spot", "dot")
+        assert (segmenter.forecast_["spot"].presence is None) is bool(undecided)
+        assert segmenter.forecast_["dot"].presence is not None
+
+
 def test_strokes_are_enough() -> None:
     photo, mask = _photo(1)
     rows, columns = np.nonzero(mask)
@@ -145,6 +155,14 @@ def test_strokes_are_enough() -> None:
     assert (found & truth).sum() / (found | truth).sum() > 0.4
     with pytest.raises(EmatError, match="needs a segmenter that learns"):
         Segmenter.load("default", device="cpu", learn=False).fit([Example(photo, strokes, sparse=True)])
+
+
+def test_strokes_promise_nothing_about_whole_photos() -> None:
+    strokes = {"spot": Scribble(points=[(1, 1)]), "background": Scribble(points=[(40, 40)])}
+    examples = [Example(_photo(seed)[0], strokes, sparse=True) for seed in (1, 2)]
+    forecast = Segmenter.load("default", device="cpu").fit(examples).forecast_["spot"]
+    assert forecast == Forecast(examples=2, iou=None, presence=None)
+    assert forecast.sentence("spot").startswith("strokes on spot do not tell how well it will work")
 
 
 def test_negatives_alone_and_a_class_of_negatives_alone_are_refused() -> None:
@@ -162,8 +180,10 @@ def test_a_file_without_photos_predicts_and_says_that_it_cannot_learn_again(lear
     loaded = Segmenter.load(tmp_path / "spots.emat", device="cpu")
     photo, _ = _photo(9)
     assert loaded.predict(photo).scores == learnt.predict(photo).scores
-    with pytest.raises(EmatError, match="cannot learn again"):
-        loaded.remove(0).predict(photo)
+    for change in (lambda: loaded.remove(0), lambda: loaded.add(_examples(4)[0])):
+        with pytest.raises(EmatError, match="cannot learn again"):
+            change()
+    assert loaded.predict(photo).scores == learnt.predict(photo).scores, "a refused change leaves what was known"
 
 
 def test_a_point_on_a_large_photo_is_not_lost() -> None:

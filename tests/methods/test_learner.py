@@ -21,6 +21,8 @@ from emat.methods.leave_out import learn_from
 from emat.methods.mixture import (
     LEARNER_LEAST,
     LEARNER_MOST,
+    LEAST_SHARE,
+    MASK_DECIDES,
     SURE,
     WEIGHTS,
     LeftOut,
@@ -191,6 +193,47 @@ def test_without_negatives_the_backgrounds_set_presence_and_no_example_falls_bel
     assert learnt.presence_rule(0) is not None
     assert not learnt.knows_absence(0)
     assert _learnt([_photo(0), _photo(1), _photo(2, shown=False)]).knows_absence(0)
+
+
+def test_two_photos_of_a_class_are_never_left_out_together() -> None:
+    """The second class is on two photos of the first that would fall into the same of the five groups."""
+    photos = [_photo(seed, classes=2) for seed in range(6)]
+    photos = [photos[index] for index in content_order(photos)]
+    for index in (0, 5):
+        masks = photos[index].masks.clone()
+        masks[1, 16:] = 1
+        photos[index] = LabelledPhoto(photos[index].features, masks)
+    learnt = learn_from(photos, _no_head, range(6))
+    assert torch.isnan(learnt.left_out_iou[:, 1]).tolist() == [False, True, True, True, True, False]
+    assert not torch.isnan(learnt.left_out_iou[:, 0]).any()
+
+
+def _strokes(photo: LabelledPhoto) -> LabelledPhoto:
+    """The photo with three known columns: all but those are unknown."""
+    masks = torch.full_like(photo.masks, UNKNOWN)
+    masks[:, :, 9:12] = photo.masks[:, :, 9:12]
+    return LabelledPhoto(photo.features, masks)
+
+
+def test_strokes_measure_neither_iou_nor_area() -> None:
+    learnt = _learnt([_strokes(_photo(seed)) for seed in range(3)])
+    assert torch.isnan(learnt.left_out_iou).all()
+    rule = learnt.presence_rule(0)
+    assert rule is not None
+    assert tuple(rule) == pytest.approx(tuple(MASK_DECIDES))
+    without = [_photo(seed, shown=False) for seed in range(3, 6)]
+    rule = _learnt([*(_strokes(_photo(seed)) for seed in range(3)), *without]).presence_rule(0)
+    assert rule is not None
+    assert rule.share == pytest.approx(LEAST_SHARE)
+    mixed = _learnt([_strokes(_photo(0)), _photo(1), _photo(2)])
+    assert torch.isnan(mixed.left_out_iou[:, 0]).tolist() == [True, False, False]
+
+
+def test_strokes_of_one_class_do_not_say_that_another_is_absent() -> None:
+    first, second = ([_photo(seed, classes=2) for seed in seeds] for seeds in ((0, 1), (2, 3)))
+    other = [LabelledPhoto(photo.features, photo.masks.flip(0)) for photo in second]
+    assert _learnt([*first, *other]).knows_absence(0)
+    assert not _learnt([*first, *(_strokes(photo) for photo in other)]).knows_absence(0)
 
 
 @pytest.mark.parametrize("unknown_class", [0, 1])
