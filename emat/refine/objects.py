@@ -75,10 +75,9 @@ def find_remnants(mask: NDArray[np.bool_], won: NDArray[np.bool_]) -> NDArray[np
     (True, False)
     """
     regions, count = ndimage.label(mask)
-    kept = ndimage.mean(won, regions, np.arange(count + 1))
-    lost = np.asarray(kept) < SMALLEST_SHARE_WON
-    lost[0] = False
-    return np.asarray(lost[regions], bool)
+    numbers = np.arange(1, count + 1)
+    lost = np.asarray(ndimage.mean(won, regions, numbers)) < SMALLEST_SHARE_WON
+    return np.isin(regions, numbers[lost])
 
 
 def _fringes(mask: NDArray[np.bool_], whole: int, lead: NDArray[np.float32] | None) -> NDArray[np.bool_]:

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from emat.refine.objects import absorb_fringes, measure, separate, split_touching
+from emat.refine.objects import absorb_fringes, find_remnants, measure, separate, split_touching
 
 
 def discs(*centres: tuple[int, int, int], size: tuple[int, int] = (60, 100)) -> NDArray[np.bool_]:
@@ -119,3 +119,11 @@ def test_a_compact_part_stays_only_where_its_class_is_clearly_ahead(lead: float,
     maps = {1: np.full((40, 40), 0.6, np.float32), 2: np.full((40, 40), 0.6 + lead, np.float32)}
     assert bool((absorb_fringes(label_map, maps.__getitem__) == 2).any()) is kept
     assert (absorb_fringes(label_map) == 2).any(), "without probabilities its shape alone counts"
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_class_that_covers_the_whole_photo_or_nothing_leaves_no_warning() -> None:
+    everything = np.ones((4, 10), bool)
+    assert not find_remnants(everything, everything).any()
+    assert find_remnants(everything, ~everything).all()
+    assert not find_remnants(~everything, ~everything).any()
