@@ -1,10 +1,14 @@
 #!/usr/bin/env bash
 # The experiment of docs/results.md, step by step. Every step goes on where it stopped when it is given again.
 #
-#   benchmarks/experiment.sh train METHOD FOLD   train emat or cst without the fold's classes
+#   benchmarks/experiment.sh train METHOD FOLD   train emat, cst, emat-s or emat-me-ld without the fold's classes
 #   benchmarks/experiment.sh further METHOD FOLD train that head on FURTHER more tasks, with a new cosine
 #   benchmarks/experiment.sh default             both steps without leaving classes out: the bundled head
 #   benchmarks/experiment.sh eval METHOD FOLD    evaluate emat, emat-prior, cst, emat-me-ld or prototype: three settings, 2-way 1-shot
+#   benchmarks/experiment.sh sizes METHOD        evaluate by object size: four folds, 1-way 1-shot
+#   benchmarks/experiment.sh ways METHOD         1- to 5-way 5-shot, fully augmented, 200 tasks of each of four folds
+#   benchmarks/experiment.sh segment METHOD FOLD 1-way 1- and 5-shot where the query shows the class, for emat and emat-s
+#   benchmarks/experiment.sh older METHOD SIZE   hsnet, asnet or pfenet on ResNet-50: train and evaluate on fold 0
 #   benchmarks/experiment.sh all                 everything, one after the other
 #
 # PASCAL names the photos of PASCAL-5i, MASKS their masks (a folder or zip), LISTS the fold lists, COCO a COCO data set.
@@ -36,6 +40,20 @@ evaluate() { # method, fold
     -o "$RUNS/results/$1-fold$2.json"
 }
 
+folds() { # method, name of the results, options: evaluate the heads of the second step
+  emat eval --model "$RUNS/further-$1-fold{fold}/last.safetensors" --method "$1" --size 384 "${DATA[@]}" \
+    -o "$RUNS/results/$1-$2.json" "${@:3}"
+}
+
+older() { # method, size
+  local out=$RUNS/$1-fold0
+  emat train --method "$1" --backbone resnet50-v1 --size "$2" "${DATA[@]}" --fold 0 --max-tasks "${OLDER:-1000}" \
+    --tasks-per-epoch 200 --batch 4 --val-tasks 0 --mask-size 64 --queries listed --positive 0.5 --flip \
+    --out "$out" $([ -f "$out/state.pt" ] && echo --resume)
+  emat eval --model "$out/last.safetensors" --method "$1" --size "$2" "${DATA[@]}" --fold 0 --way 2 --shot 1 \
+    --setting all --tasks 150 -o "$RUNS/results/$1-resnet50-fold0.json"
+}
+
 further() { # method, name of the run it starts from, options
   train "$1" "$RUNS/further-$2" "$FURTHER" --start-from "$RUNS/$2/last.safetensors" "${@:3}"
 }
@@ -45,6 +63,10 @@ case ${1:-} in
   further) further "$2" "$2-fold$3" --fold "$3" ;;
   default) train emat "$RUNS/default" "$TRAINING" && further emat default ;;
   eval) evaluate "$2" "$3" ;;
+  sizes) folds "$2" sizes --fold all --way 1 --shot 1 --object-size 0-5,5-10,10-15,0-15 ;;
+  ways) folds "$2" ways --fold all --way 1,2,3,4,5 --shot 5 --setting fully-augmented --tasks 200 ;;
+  segment) folds "$2" segment --fold "$3" --way 1 --shot 1,5 --query-has-class --tasks "$TASKS" ;;
+  older) older "$2" "$3" ;;
   all)
     for fold in 0 1 2 3; do
       for method in emat cst; do
