@@ -19,7 +19,6 @@ from emat.formats.coco import coco_content
 from emat.images import Pixels, resize_map, write_indexed_png
 from emat.methods.base import PAPER_THRESHOLDS, Thresholds
 from emat.methods.label_map import make_label_map
-from emat.methods.with_learner import ALMOST
 from emat.pictures.overlay import draw_overlay, save_jpeg
 from emat.refine.objects import Instances, absorb_fringes, find_remnants, measure, separate
 from emat.refine.refiner import Refinement, refine_maps, shared_mobilesam
@@ -197,16 +196,6 @@ class Prediction:
 def likely_classes(prediction: Prediction) -> set[str]:
     """Return the names of the classes whose score reaches the presence threshold, drawn or not."""
     return {name for name, score in prediction.scores.items() if score >= prediction.thresholds.presence}
-
-
-def with_agreeing_scores(prediction: Prediction) -> Prediction:
-    """Return the prediction with a score below the threshold for every class that lost all its pixels to others."""
-    likely = likely_classes(prediction)
-    lost = likely - prediction.present if len(likely) > 1 else set()
-    if not lost:
-        return prediction
-    below = ALMOST * prediction.thresholds.presence
-    return replace(prediction, scores=dict(prediction.scores) | dict.fromkeys(lost, below))
 
 
 def refined(prediction: Prediction, refine: Refinement | None, suited: Callable[[str], bool]) -> Prediction:

@@ -13,7 +13,7 @@ from emat.features import FeatureCache
 from emat.images import Pixels
 from emat.inference.forecast import tiles_help
 from emat.inference.known_examples import KnownExamples
-from emat.inference.prediction import Prediction, with_agreeing_scores
+from emat.inference.prediction import Prediction
 from emat.inference.tiles import WHOLE, Tiles, cut, detail_size, tile_grid
 from emat.methods.base import Decision, Features, Method, TaskEvidence, Thresholds
 from emat.methods.leave_out import Learnt
@@ -69,10 +69,8 @@ class Predictor:
                     inside = maps[index][part.area]
                     np.maximum(inside, seen.probabilities[index], out=inside)
         named = known.classes
-        return with_agreeing_scores(
-            Prediction(
-                photo, dict(zip(named, scores, strict=True)), dict(zip(named, maps, strict=True)), self.thresholds
-            )
+        return Prediction(
+            photo, dict(zip(named, scores, strict=True)), dict(zip(named, maps, strict=True)), self.thresholds
         )
 
     def _grid(self, size: tuple[int, int], known: KnownExamples, learnt: Any) -> tuple[int, int]:

@@ -124,15 +124,6 @@ def test_negatives_set_presence_which_agrees_with_the_mask() -> None:
         assert prediction.mask("spot").any() == (spots > 0)
 
 
-def test_a_class_that_wins_no_pixel_is_not_present_and_its_score_says_so() -> None:
-    twins = [Example(photo, {"spot": mask, "twin": mask}) for photo, mask in map(_photo, (1, 2, 3))]
-    segmenter = Segmenter.load("default", device="cpu").fit(twins)
-    prediction = segmenter.predict(_photo(9)[0])
-    assert (prediction.maps["twin"] >= prediction.thresholds.mask).any(), "it would have pixels of its own"
-    assert prediction.present == {"spot"}
-    assert prediction.scores["twin"] < prediction.thresholds.presence <= prediction.scores["spot"]
-
-
 def test_what_may_be_there_is_not_absent() -> None:
     dots = [_photo(seed) for seed in (5, 6)]
     for undecided in ((), ("spot",), ("spot", "a class that nobody shows")):
