@@ -49,8 +49,7 @@ older() { # method, size
   local out=$RUNS/$1-fold0
   emat train --method "$1" --backbone resnet50-v1 --size "$2" "${DATA[@]}" --fold 0 --max-tasks "${OLDER:-1000}" \
     --tasks-per-epoch 100 --batch 4 --foreground-weight 4 --val-tasks 0 --mask-size 64 --queries listed --positive 0.5 \
-    --flip \
-    --out "$out" $([ -f "$out/state.pt" ] && echo --resume)
+    --flip --out "$out" $([ -f "$out/state.pt" ] && echo --resume)
   emat eval --model "$out/last.safetensors" --method "$1" --size "$2" "${DATA[@]}" --fold 0 --way 2 --shot 1 \
     --setting all --tasks 100 -o "$RUNS/results/$1-resnet50-fold0.json"
 }

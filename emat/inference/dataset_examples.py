@@ -67,9 +67,8 @@ def examples_of(
         if chosen:
             taken.update(chosen)
             masks = {c: label_map == shown[c] for c in chosen}
-            enough = [
-                c for c in shown if c in wanted and c not in chosen
-            ]  # it shows them too, so it does not lack them
+            # It shows these too, so it does not lack them.
+            enough = [c for c in shown if c in wanted and c not in chosen]
             yield Example(dataset.image(name), masks, name=name, void=undecided, undecided=enough)
         elif not shown and empty and not undecided.all() and _is_annotated(dataset, name):
             empty -= 1
