@@ -115,12 +115,12 @@ def _reproduce(dataset: str, options: ReproduceOptions, more: list[str]) -> None
     given = [parse_model(word) for word in (*(options.models or []), *more)]
     _refuse_doubled([model.label for model in given])
     measured_in = _folders(options.results)
-    if not options.plan:
-        check_output(out / "index.html")
     tasks = open_tasks(
         dataset, options.data, options.masks, options.lists, options.tasks, lambda names: _follow(names, "masks read")
     )
     models = given or models_here(dataset, tasks.folds)
+    if not options.plan:
+        check_output(out / "index.html")  # makes the folder, so only once the data set is known to be there
     plan = make_plan(parts, models, tasks, out, options.device, results_in=measured_in, estimate=options.run)
     _show(plan, [part.name for part in parts])
     if costs := number_of_costs_left(parts, out):

@@ -66,6 +66,7 @@ def test_the_plan_counts_the_costs_of_attention(
         (("--models", "EMAT=a", "EMAT=b"), "given twice"),
         (("--models", "EMAT"), "LABEL=HEAD"),
         (("--results", "nowhere"), "is not a folder"),
+        (("--data", "nowhere"), "does not exist"),
     ],
 )
 def test_mistakes_are_named_before_anything_is_measured(
