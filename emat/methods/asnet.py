@@ -166,15 +166,28 @@ class _SupportAttention(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """(C, n, hs, ws) -> attended values (H, n, t_d), then the projected residual (E, n, t_d) if there is one."""
-        q, k, v = (head(x[None])[0] for head in (self.qhead, self.khead, self.vhead))
+        q, k, v, residual = self._project(x)
         kept = mask_at(mask, k).flatten().nonzero().squeeze(1)
         q, k, v = q.flatten(2), k.flatten(2), v.flatten(2)
         # Where the mask leaves no position, public code sets every logit to the same number: all positions count alike.
         everywhere = v.mean(dim=2, keepdim=True).expand_as(q)
         attended = attend(q, k[:, :, kept], v[:, :, kept]) if len(kept) else everywhere
-        if self.short_cut is None:
-            return attended
-        return torch.cat([attended, self.short_cut[0](x[None])[0].flatten(2)])
+        return attended if residual is None else torch.cat([attended, residual.flatten(2)])
+
+    def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        """(C, n, hs, ws) -> queries, keys, values (H, n, ., .), and the residual (E, n, hs', ws') if it is projected.
+
+        Convolutions with the same window are computed as one, which reads their input once instead of up to four times.
+        """
+        with_window, with_key_window = [self.qhead], [self.khead, self.vhead]
+        if self.short_cut is not None:
+            with_window.append(cast(nn.Conv3d, self.short_cut[0]))
+        if self.khead.kernel_size == self.qhead.kernel_size:
+            q, *residual, k, v = _convolve_together([*with_window, *with_key_window], x)
+        else:
+            q, *residual = _convolve_together(with_window, x)
+            k, v = _convolve_together(with_key_window, x)
+        return q, k, v, residual[0] if residual else None
 
     def cells(self, x: Tensor) -> tuple[int, int]:
         """Return the support grid (hs', ws') that a support grid (..., hs, ws) becomes."""
@@ -208,6 +221,15 @@ def _convolution(channels: int, out: int, kernel: int, stride: int, *, bias: boo
     """A convolution over the support axes only; the first axis holds the query positions."""
     padding = (0, _padding(kernel), _padding(kernel))
     return nn.Conv3d(channels, out, (1, kernel, kernel), (1, stride, stride), padding, bias=bias)
+
+
+def _convolve_together(convolutions: Sequence[nn.Conv3d], x: Tensor) -> tuple[Tensor, ...]:
+    """Apply convolutions that have one kernel size, stride and padding to (C, n, hs, ws)."""
+    weight = torch.cat([each.weight for each in convolutions])
+    bias = torch.cat([weight.new_zeros(each.out_channels) if each.bias is None else each.bias for each in convolutions])
+    first = convolutions[0]
+    together = F.conv3d(x[None], weight, bias, first.stride, cast("tuple[int, int, int]", first.padding))[0]
+    return together.split([each.out_channels for each in convolutions])
 
 
 def _padding(kernel: int) -> int:

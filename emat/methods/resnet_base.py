@@ -39,6 +39,7 @@ from emat.tensor_files import misfits, shapes_of
 
 BACKBONE = "backbone"  # prefix of the backbone's tensors, here and in public checkpoints
 CLASSIFIER = "backbone.fc."  # the ImageNet classifier; checkpoints may hold it, but no feature depends on it
+SMALL_PAIR = 2**30  # bytes; what the chunks of a pair up to this size compute is kept for the backward pass
 EPSILON = 1e-5  # added to the length of a feature vector before dividing by it
 
 
@@ -227,12 +228,12 @@ def in_chunks(function: Callable[[Tensor], Tensor], query: Tensor, numbers: int)
         numbers: How many numbers one query position needs in memory on the way.
 
     Returns:
-        The results of all chunks, (out, Q, ...). With gradients, a chunk is computed again in the backward pass
-        instead of being stored.
+        The results of all chunks, (out, Q, ...). With gradients, the chunks of a large pair are computed again in the
+        backward pass instead of being stored.
     """
-    length = max(1, workspace_bytes(query.device) // (numbers * query.element_size()))
-    chunks = query.split(length, dim=2)
-    if torch.is_grad_enabled():
+    position_bytes = numbers * query.element_size()
+    chunks = query.split(max(1, workspace_bytes(query.device) // position_bytes), dim=2)
+    if torch.is_grad_enabled() and position_bytes * query.shape[2] > SMALL_PAIR:
         return torch.cat([checkpoint(function, chunk, use_reentrant=False) for chunk in chunks], dim=1)
     return torch.cat([function(chunk) for chunk in chunks], dim=1)
 
