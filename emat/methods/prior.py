@@ -15,9 +15,13 @@ Then the ways of a task are judged together:
     mask'     = mask + PRESENCE_SHARE * presence' + ABSENCE_SHARE * min(presence', 0) - MASK_MARGIN
 
 A photo that resembles everything resembles its own class most, so a way that is far behind another one is probably
-absent. The terms of the mask take away the masks of classes that are probably absent. The constants were chosen on
-500 2-way tasks of train-list photos, with the classes of PASCAL's folds 1 and 3 and heads that never saw them
-(`benchmarks/prior_rule.py` shows what other values give).
+absent. The terms of the mask take away the masks of classes that are probably absent. Last, a way is scored by what the
+others leave of its mask: if another way explains the same pixels better, there is no evidence of this one.
+
+    score = sigmoid(presence') * share of its own mask where no other way is likelier
+
+The constants were chosen on 500 2-way tasks of train-list photos, with the classes of PASCAL's folds 1 and 3 and heads
+that never saw them (`benchmarks/prior_rule.py` shows what other values give).
 """
 
 import math
@@ -25,6 +29,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -130,13 +135,16 @@ class PriorMethod(CorrelationMethod):
         return ShotEvidence(presence, torch.stack([torch.zeros_like(mask), mask]))
 
     def decide(self, evidence: TaskEvidence, thresholds: Thresholds = PAPER_THRESHOLDS) -> Decision:
-        """Judge the presence of all ways together, let it raise or lower their masks, and average over shots."""
+        """Judge the presence of all ways together, let it raise or lower their masks, and average over shots.
+
+        Then the score of a way counts only as far as the other ways leave it pixels of its mask.
+        """
         ways = [[shot.presence for shot in shots if shot.presence is not None] for shots in evidence.by_way]
         if all(ways):  # a network that only segments says nothing about presence
             logits = rival_presence([_logit(sum(shots) / len(shots)) for shots in ways])
             judged = zip(evidence.by_way, logits, strict=True)
             evidence = replace(evidence, by_way=[[_judged(shot, logit) for shot in shots] for shots, logit in judged])
-        return super().decide(evidence, thresholds)
+        return without_explained(super().decide(evidence, thresholds), thresholds)
 
     def loss(self, batch: TrainingBatch, weights: LossWeights) -> Losses:
         """Compute EMAT's own loss; the prior has nothing to train."""
@@ -157,6 +165,19 @@ def rival_presence(logits: Sequence[float]) -> list[float]:
         own + RIVALRY * (own - max(other for rival, other in enumerate(logits) if rival != way))
         for way, own in enumerate(logits)
     ]
+
+
+def without_explained(decision: Decision, thresholds: Thresholds) -> Decision:
+    """Multiply each way's score by the share of its own mask that it has in the label map; without a mask it stays."""
+    if decision.scores is None or len(decision.scores) == 1:
+        return decision
+    masks = [np.count_nonzero(probability >= decision.mask_threshold) for probability in decision.probabilities]
+    won = np.bincount(decision.label_map.flat, minlength=1 + len(masks))[1:]
+    scores = [
+        score * float(count) / mask if mask else score
+        for score, count, mask in zip(decision.scores, won, masks, strict=True)
+    ]
+    return Decision.of(scores, torch.from_numpy(decision.probabilities), thresholds)
 
 
 def _judged(shot: ShotEvidence, presence: float) -> ShotEvidence:

@@ -96,6 +96,8 @@ class SegmenterGraph(nn.Module):
         bytes_first = photo.permute(0, 3, 1, 2)
         shots_of_ways = self._compared((self.to_square(bytes_first) / 255 - self.mean) / self.std)
         scores, maps = zip(*(self._joined(shots) for shots in shots_of_ways), strict=True)
+        if isinstance(self.method, PriorMethod) and shots_of_ways[0][0][0] is not None:
+            scores = tuple(_without_explained(scores, maps, self.thresholds.mask))
         if self.learnt is not None:
             learner = self._learner_logits(self.to_working(bytes_first) / 255, self.learnt)
             mixed = [
@@ -273,6 +275,18 @@ def _judged(ways: list[list[Shot]]) -> list[list[Shot]]:
         change = PRESENCE_SHARE * presence + ABSENCE_SHARE * presence.clamp(max=0) - MASK_MARGIN
         judged.append([(torch.sigmoid(presence), mask + change[:, None, None]) for _, mask in ways[way]])
     return judged
+
+
+def _without_explained(scores: Sequence[Tensor], maps: Sequence[Tensor], threshold: float) -> list[Tensor]:
+    """Multiply the scores (B,) as `emat.methods.prior.without_explained` does, from the probability maps (B, h, w)."""
+    winner = torch.stack(tuple(maps)).argmax(dim=0)  # (B, h, w)
+    found = []
+    for way, (score, probability) in enumerate(zip(scores, maps, strict=True)):
+        mask = probability >= threshold
+        won = (mask & (winner == way)).flatten(1).sum(dim=1)
+        area = mask.flatten(1).sum(dim=1)
+        found.append(torch.where(area > 0, score * won / area.clamp(min=1), score))
+    return found
 
 
 def _bounded_logit(probability: Tensor) -> Tensor:

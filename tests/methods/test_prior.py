@@ -100,6 +100,26 @@ def test_ways_are_judged_against_the_likeliest_other_way(prior: PriorMethod) -> 
     assert decision.scores[1] < 0.6 < 0.9 < decision.scores[0]
 
 
+def test_a_way_whose_mask_another_one_explains_has_the_score_of_what_is_left(prior: PriorMethod) -> None:
+    everywhere, left = torch.full((8, 8), 9.0), torch.full((8, 8), -9.0)
+    left[:, :6] = 5.0  # less certain than the first way, which takes three quarters of its mask
+    everywhere[:, 6:] = -9.0
+    everywhere[:, 4:6] = -9.0
+    nowhere = torch.full((8, 8), -9.0)
+
+    def scores(*logits: torch.Tensor) -> tuple[float, ...]:
+        shots = [[ShotEvidence(0.9, torch.stack([torch.zeros(8, 8), one]))] for one in logits]
+        found = prior.decide(TaskEvidence(shots, (8, 8))).scores
+        assert found is not None
+        return found
+
+    first, second = scores(everywhere, left)
+    assert first == pytest.approx(0.9)
+    assert second == pytest.approx(0.9 * 16 / 48, abs=1e-6)
+    assert scores(everywhere, nowhere) == pytest.approx((0.9, 0.9)), "without a mask there is nothing to explain"
+    assert scores(left) == pytest.approx((0.9,))
+
+
 def test_shots_share_the_presence_of_their_way(prior: PriorMethod) -> None:
     decision = prior.decide(TaskEvidence([[shot(0.9, 2.0), shot(0.5, -2.0)]], (4, 4)))
     assert decision.scores == pytest.approx((0.7,))
