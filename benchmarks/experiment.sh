@@ -3,7 +3,8 @@
 #
 #   benchmarks/experiment.sh train METHOD FOLD   train emat, cst, emat-s or emat-me-ld without the fold's classes
 #   benchmarks/experiment.sh further METHOD FOLD train that head on FURTHER more tasks, with a new cosine
-#   benchmarks/experiment.sh default             both steps without leaving classes out: the bundled head
+#   benchmarks/experiment.sh longer METHOD FOLD  and that one on LONGER other tasks, with a new cosine again
+#   benchmarks/experiment.sh default             all three steps without leaving classes out: the bundled head
 #   benchmarks/experiment.sh eval METHOD FOLD    evaluate emat, emat-prior, cst, emat-me-ld or prototype: three settings, 2-way 1-shot
 #   benchmarks/experiment.sh sizes METHOD        evaluate by object size: four folds, 1-way 1-shot
 #   benchmarks/experiment.sh ways METHOD         1- to 5-way 5-shot, fully augmented, 200 tasks of each of four folds
@@ -12,12 +13,15 @@
 #   benchmarks/experiment.sh all                 everything, one after the other
 #
 # PASCAL names the photos of PASCAL-5i, MASKS their masks (a folder or zip), LISTS the fold lists, COCO a COCO data set.
-# TRAINING and FURTHER are the numbers of training tasks of the two steps, TASKS that of the evaluation tasks of a fold.
+# TRAINING, FURTHER and LONGER are the numbers of training tasks of the three steps, TASKS that of the evaluation tasks of a
+# fold. STEP says whose heads are evaluated: those of the step "further" or "longer".
 set -euo pipefail
 : "${PASCAL:?folder of PASCAL photos}" "${MASKS:?masks of these photos}" "${LISTS:?fold lists}" "${COCO:?folder of COCO}"
 RUNS=${RUNS:-runs/experiment}
 TRAINING=${TRAINING:-6000}
 FURTHER=${FURTHER:-10000}
+LONGER=${LONGER:-16000}
+STEP=${STEP:-longer}
 TASKS=${TASKS:-1000}
 DATA=(--dataset pascal --data "$PASCAL" --masks "$MASKS" --lists "$LISTS")
 
@@ -31,37 +35,48 @@ train() { # method, folder, tasks, options
 }
 
 evaluate() { # method, fold
-  local head=$RUNS/${1%-prior}-fold$2/last.safetensors
-  local longer=$RUNS/further-${1%-prior}-fold$2/last.safetensors
-  if [ -f "$longer" ]; then head=$longer; fi
-  local which=(--model "$head" --method "$1" --size 384)
+  local which=(--model "$RUNS/$STEP-${1%-prior}-fold$2/last.safetensors" --method "$1" --size 384)
   if [ "$1" = prototype ]; then which=(--method prototype --size 400); fi
   emat eval "${which[@]}" "${DATA[@]}" --fold "$2" --way 2 --shot 1 --setting all --tasks "$TASKS" \
     -o "$RUNS/results/$1-fold$2.json"
 }
 
-folds() { # method, name of the results, options: evaluate the heads of the second step
-  emat eval --model "$RUNS/further-$1-fold{fold}/last.safetensors" --method "$1" --size 384 "${DATA[@]}" \
+folds() { # method, name of the results, options
+  emat eval --model "$RUNS/$STEP-$1-fold{fold}/last.safetensors" --method "$1" --size 384 "${DATA[@]}" \
     -o "$RUNS/results/$1-$2.json" "${@:3}"
 }
 
-older() { # method, size
-  local out=$RUNS/$1-fold0
-  emat train --method "$1" --backbone resnet50-v1 --size "$2" "${DATA[@]}" --fold 0 --max-tasks "${OLDER:-1000}" \
-    --tasks-per-epoch 100 --batch 4 --foreground-weight 4 --val-tasks 0 --mask-size 64 --queries listed --positive 0.5 \
-    --flip --out "$out" $([ -f "$out/state.pt" ] && echo --resume)
-  emat eval --model "$out/last.safetensors" --method "$1" --size "$2" "${DATA[@]}" --fold 0 --way 2 --shot 1 \
-    --setting all --tasks 100 -o "$RUNS/results/$1-resnet50-fold0.json"
+older() { # method, size: first tasks whose query shows the class, then also tasks whose query does not
+  older_step "$1" "$2" "$RUNS/$1-fold0" "${OLDER:-4000}" --positive 1
+  older_step "$1" "$2" "$RUNS/further-$1-fold0" "${OLDER_FURTHER:-2500}" --positive 0.5 --seed 1 \
+    --start-from "$RUNS/$1-fold0/last.safetensors"
+  emat eval --model "$RUNS/further-$1-fold0/last.safetensors" --method "$1" --size "$2" "${DATA[@]}" --fold 0 --way 2 \
+    --shot 1 --setting all --tasks 200 -o "$RUNS/results/$1-resnet50-fold0.json"
+}
+
+older_step() { # method, size, folder, tasks, options
+  local out=$3 names=$RUNS/every-fourth.txt
+  mkdir -p "$RUNS"
+  cut -d_ -f1,2 "$LISTS"/pascal/trn/fold[123].txt | sort -u | awk 'NR % 4 == 1' > "$names"  # their features fill a disk
+  emat train --method "$1" --backbone resnet50-v1 --size "$2" "${DATA[@]}" --names "$names" --fold 0 --max-tasks "$4" \
+    --tasks-per-epoch 500 --batch 8 --at-once 1 --schedule cosine --warmup 20 --ema 0.99 --clip-grad 1 --mask-size 64 \
+    --queries listed --val-tasks 0 --cache-float16 --cache "$RUNS/features-$2" --cache-memory 5 "${@:5}" --out "$out" \
+    $([ -f "$out/state.pt" ] && echo --resume)
 }
 
 further() { # method, name of the run it starts from, options
   train "$1" "$RUNS/further-$2" "$FURTHER" --start-from "$RUNS/$2/last.safetensors" "${@:3}"
 }
 
+longer() { # method, name of the first run, options; another seed gives other tasks
+  train "$1" "$RUNS/longer-$2" "$LONGER" --seed 1 --start-from "$RUNS/further-$2/last.safetensors" "${@:3}"
+}
+
 case ${1:-} in
   train) train "$2" "$RUNS/$2-fold$3" "$TRAINING" --fold "$3" ;;
   further) further "$2" "$2-fold$3" --fold "$3" ;;
-  default) train emat "$RUNS/default" "$TRAINING" && further emat default ;;
+  longer) longer "$2" "$2-fold$3" --fold "$3" ;;
+  default) train emat "$RUNS/default" "$TRAINING" && further emat default && longer emat default ;;
   eval) evaluate "$2" "$3" ;;
   sizes) folds "$2" sizes --fold all --way 1 --shot 1 --object-size 0-5,5-10,10-15,0-15 ;;
   ways) folds "$2" ways --fold all --way 1,2,3,4,5 --shot 5 --setting fully-augmented --tasks 200 ;;
@@ -72,10 +87,11 @@ case ${1:-} in
       for method in emat cst; do
         train "$method" "$RUNS/$method-fold$fold" "$TRAINING" --fold "$fold"
         further "$method" "$method-fold$fold" --fold "$fold"
+        longer "$method" "$method-fold$fold" --fold "$fold"
       done
       for method in emat emat-prior cst prototype; do evaluate "$method" "$fold"; done
     done
-    train emat "$RUNS/default" "$TRAINING" && further emat default
+    train emat "$RUNS/default" "$TRAINING" && further emat default && longer emat default
     ;;
   *) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0" && exit 2 ;;
 esac

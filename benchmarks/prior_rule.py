@@ -12,6 +12,7 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -27,8 +28,10 @@ from emat.methods.correlation import ShotEvidence
 from emat.tasks.sampling import TaskSampler, load_split
 from emat.tasks.task import Protocol
 
-NO_RULE = {"RIVALRY": 0.0, "PRESENCE_SHARE": 0.0, "ABSENCE_SHARE": 0.0, "MASK_MARGIN": 0.0}
-CHOSEN = {name: getattr(prior, name) for name in NO_RULE}
+CONSTANTS = ("RIVALRY", "PRESENCE_SHARE", "ABSENCE_SHARE", "MASK_MARGIN")
+WHOLE_MASKS: dict[str, Any] = {"without_explained": lambda decision, _: decision}  # scores heed no other way's mask
+NO_RULE = {**dict.fromkeys(CONSTANTS, 0.0), **WHOLE_MASKS}
+CHOSEN = {name: getattr(prior, name) for name in CONSTANTS}
 VARIANTS: Mapping[str, list[float]] = {
     "RIVALRY": [0.0, 0.2, 0.6, 1.0],
     "PRESENCE_SHARE": [0.0, 0.2],
@@ -64,7 +67,8 @@ def main() -> None:
     sampler = TaskSampler(replace(listed, entries=tuple(entries)), Protocol(way=2, tasks=given.tasks))
     tasks = compare(method, sampler, given.data, given.masks)
     print("constants | accuracy | mIoU | false masks")
-    for label, constants in [("no rule", NO_RULE), ("as chosen", CHOSEN), *variants()]:
+    rows = [("no rule", NO_RULE), ("scores by whole masks", WHOLE_MASKS), ("as chosen", CHOSEN), *variants()]
+    for label, constants in rows:
         with mock.patch.multiple(prior, **constants):
             outcomes = []
             for task in tasks:
@@ -76,7 +80,7 @@ def main() -> None:
         print(label, *(f"{100 * value:.1f}" for value in values), sep=" | ", flush=True)
 
 
-def variants() -> list[tuple[str, dict[str, float]]]:
+def variants() -> list[tuple[str, dict[str, Any]]]:
     """The chosen constants with one of them changed at a time."""
     return [(f"{name} {value}", {**CHOSEN, name: value}) for name, values in VARIANTS.items() for value in values]
 
