@@ -18,25 +18,15 @@ from emat.backbone.registry import find_backbone
 from emat.backbone.vit import ViT
 from emat.cli import main
 from emat.errors import EmatError
-from emat.images import resize_photo
 from emat.methods.base import Thresholds
 from emat.methods.registry import build_method
 from emat.methods.with_learner import LearningMethod
 from emat.model import Shape
-from emat.scale.graph import HeadGraph, PillowResize, SegmenterGraph
+from emat.scale.graph import HeadGraph, SegmenterGraph
 from tests.scale.conftest import photo_of
 
 SQUARE = {"square": (6, 4, 28, 24)}
 EXAMPLE_SCRIPT = Path(__file__).parents[2] / "benchmarks" / "onnx_example.py"
-
-
-@pytest.mark.parametrize(
-    ("size", "target"), [((48, 64), (20, 31)), ((30, 17), (64, 64)), ((40, 40), (40, 25)), ((900, 700), (11, 9))]
-)
-def test_photos_are_resized_exactly_as_pillow_does(size: tuple[int, int], target: tuple[int, int]) -> None:
-    photo = np.random.default_rng(0).integers(0, 256, (*size, 3), dtype=np.uint8)
-    found = PillowResize(size, target)(torch.from_numpy(photo).permute(2, 0, 1)[None])
-    assert np.array_equal(found[0].permute(1, 2, 0).numpy(), resize_photo(photo, target))
 
 
 def tiny_dinov2(method: str, *, learns: bool = False) -> Segmenter:
