@@ -29,7 +29,7 @@ from emat.tasks.sampling import TaskSampler, load_split
 from emat.tasks.task import Protocol
 
 CONSTANTS = ("RIVALRY", "PRESENCE_SHARE", "ABSENCE_SHARE", "MASK_MARGIN")
-WHOLE_MASKS: dict[str, Any] = {"without_explained": lambda decision, _: decision}  # scores heed no other way's mask
+WHOLE_MASKS: dict[str, Any] = {"scores_by_masks": lambda scores, _: scores}  # scores heed no other way's mask
 NO_RULE = {**dict.fromkeys(CONSTANTS, 0.0), **WHOLE_MASKS}
 CHOSEN = {name: getattr(prior, name) for name in CONSTANTS}
 VARIANTS: Mapping[str, list[float]] = {

@@ -187,6 +187,7 @@ class Method(nn.Module, ABC):
     recipe: Recipe = Recipe()
     takes_undecided: bool = False  # whether `encode_support` tells undecided pixels of a mask from background
     shape: Shape = PUBLISHED_SHAPE  # sizes of its network that differ from the published ones
+    rules: int = 0  # goes up when `decide` changes, so that no evaluation mixes answers of both
 
     @abstractmethod
     def features(self, pixels: Tensor) -> list[Features]:
@@ -317,6 +318,14 @@ class Method(nn.Module, ABC):
             evidence: The evidence of every way and shot, and the size of the answer.
             thresholds: The probabilities that count.
         """
+
+    def decide_by_way(self, evidence: TaskEvidence, thresholds: Thresholds = PAPER_THRESHOLDS) -> Decision:
+        """Decide without `heed_masks`. A caller that changes masks does so between these two."""
+        return self.decide(evidence, thresholds)
+
+    def heed_masks(self, decision: Decision, thresholds: Thresholds) -> Decision:
+        """Change scores by what the masks of all ways say about each other; by default they stay."""
+        return decision
 
     @abstractmethod
     def loss(self, batch: TrainingBatch, weights: LossWeights) -> Losses:

@@ -16,9 +16,9 @@ Then the ways of a task are judged together:
 
 A photo that resembles everything resembles its own class most, so a way that is far behind another one is probably
 absent. The terms of the mask take away the masks of classes that are probably absent. Last, a way is scored by what the
-others leave of its mask: if another way explains the same pixels better, there is no evidence of this one.
+others leave of its mask, because there is no evidence of it where another way explains the same pixels better:
 
-    score = sigmoid(presence') * share of its own mask where no other way is likelier
+    score = sigmoid(presence') * (1 - the largest share of its mask that another likely way takes)
 
 The constants were chosen on 500 2-way tasks of train-list photos, with the classes of PASCAL's folds 1 and 3 and heads
 that never saw them (`benchmarks/prior_rule.py` shows what other values give).
@@ -32,6 +32,7 @@ from typing import TypeVar
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
 from emat.backbone import Backbone
@@ -56,6 +57,7 @@ PRESENCE_SHARE, ABSENCE_SHARE, MASK_MARGIN = 0.1, 1.0, 0.2
 # EfficientNet-Lite2's last block tells classes apart best (AUC of presence 0.93, all of the prototype's blocks 0.92).
 PRESENCE_RULES = {"efficientnet-lite2": PrototypePresence(level=0.21, first_channel=8)}
 Logit = TypeVar("Logit", float, Tensor)
+LIKELY = 0.5  # scores and probabilities from which a way, and a pixel of its mask, count when masks are compared
 LARGEST_LOGIT = 8.0  # of presence: more certainty than this should not decide a mask on its own
 
 
@@ -92,6 +94,7 @@ class PriorMethod(CorrelationMethod):
     """EMAT whose answer to each shot is averaged with the prototype's. Heads of `emat` are its heads too."""
 
     takes_undecided = True
+    rules = 1
 
     def __init__(self, backbone: Backbone, network: Network, image_size: int | None = None) -> None:
         super().__init__(backbone, network, image_size)
@@ -135,16 +138,24 @@ class PriorMethod(CorrelationMethod):
         return ShotEvidence(presence, torch.stack([torch.zeros_like(mask), mask]))
 
     def decide(self, evidence: TaskEvidence, thresholds: Thresholds = PAPER_THRESHOLDS) -> Decision:
-        """Judge the presence of all ways together, let it raise or lower their masks, and average over shots.
+        """Judge all ways together, by their presence and by their masks."""
+        return self.heed_masks(self.decide_by_way(evidence, thresholds), thresholds)
 
-        Then the score of a way counts only as far as the other ways leave it pixels of its mask.
-        """
+    def decide_by_way(self, evidence: TaskEvidence, thresholds: Thresholds = PAPER_THRESHOLDS) -> Decision:
+        """Judge the presence of all ways together, let it raise or lower their masks, and average over shots."""
         ways = [[shot.presence for shot in shots if shot.presence is not None] for shots in evidence.by_way]
         if all(ways):  # a network that only segments says nothing about presence
             logits = rival_presence([_logit(sum(shots) / len(shots)) for shots in ways])
             judged = zip(evidence.by_way, logits, strict=True)
             evidence = replace(evidence, by_way=[[_judged(shot, logit) for shot in shots] for shots, logit in judged])
-        return without_explained(super().decide(evidence, thresholds), thresholds)
+        return super().decide(evidence, thresholds)
+
+    def heed_masks(self, decision: Decision, thresholds: Thresholds) -> Decision:
+        """Lower the score of a way whose mask is mostly another way's."""
+        if decision.scores is None:
+            return decision
+        scores = scores_by_masks(decision.scores, decision.probabilities)
+        return replace(decision, scores=scores, present=tuple(score >= thresholds.presence for score in scores))
 
     def loss(self, batch: TrainingBatch, weights: LossWeights) -> Losses:
         """Compute EMAT's own loss; the prior has nothing to train."""
@@ -167,17 +178,30 @@ def rival_presence(logits: Sequence[float]) -> list[float]:
     ]
 
 
-def without_explained(decision: Decision, thresholds: Thresholds) -> Decision:
-    """Multiply each way's score by the share of its own mask that it has in the label map; without a mask it stays."""
-    if decision.scores is None or len(decision.scores) == 1:
-        return decision
-    masks = [np.count_nonzero(probability >= decision.mask_threshold) for probability in decision.probabilities]
-    won = np.bincount(decision.label_map.flat, minlength=1 + len(masks))[1:]
-    scores = [
-        score * float(count) / mask if mask else score
-        for score, count, mask in zip(decision.scores, won, masks, strict=True)
-    ]
-    return Decision.of(scores, torch.from_numpy(decision.probabilities), thresholds)
+def scores_by_masks(scores: Sequence[float], probabilities: NDArray[np.float32]) -> tuple[float, ...]:
+    """Multiply each score by 1 less the largest share of the way's mask that one other likely way takes.
+
+    Likely ways are those with a score of LIKELY or more, and a mask is where the probability reaches LIKELY, so scores
+    do not depend on the thresholds of a user. A way without a mask keeps its score.
+
+    >>> maps = np.array([[[0.9, 0.9, 0.1, 0.1]], [[0.7, 0.7, 0.1, 0.6]]], np.float32)
+    >>> [round(score, 2) for score in scores_by_masks([0.9, 0.9], maps)]
+    [0.9, 0.3]
+
+    Args:
+        scores: Of N ways.
+        probabilities: Their maps (N, H, W).
+    """
+    likely = [way for way, score in enumerate(scores) if score >= LIKELY]
+    if len(likely) < 2:
+        return tuple(scores)
+    winners = probabilities[likely].argmax(axis=0)  # (H, W), indices into `likely`
+    found = list(scores)
+    for index, way in enumerate(likely):
+        inside = probabilities[way] >= LIKELY
+        pixels = np.bincount(winners[inside], minlength=len(likely))  # of this way's mask, by the way that takes them
+        found[way] *= 1 - float(np.delete(pixels, index).max()) / max(int(pixels.sum()), 1)
+    return tuple(found)
 
 
 def _judged(shot: ShotEvidence, presence: float) -> ShotEvidence:

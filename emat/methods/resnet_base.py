@@ -6,7 +6,7 @@ score at the query's size, where the background competes with the ways and no th
 
 HSNet and ASNet also share hyper-correlations: every bottleneck's map of the query is compared with the support's. Such
 a correlation is 4D (query rows, query columns, support rows, support columns) and takes 100 MB for layer2 at 400 x 400
-pixels, so it is computed in chunks of query positions and never stored as a whole.
+pixels, so it is computed in chunks of query positions. Only the chunks of small photos are kept, in training.
 """
 
 import math
@@ -39,7 +39,7 @@ from emat.tensor_files import misfits, shapes_of
 
 BACKBONE = "backbone"  # prefix of the backbone's tensors, here and in public checkpoints
 CLASSIFIER = "backbone.fc."  # the ImageNet classifier; checkpoints may hold it, but no feature depends on it
-SMALL_PAIR = 2**30  # bytes; what the chunks of a pair up to this size compute is kept for the backward pass
+KEPT_BYTES = 2**30  # chunks of one layer of a pair are kept for the backward pass if they take no more than this
 EPSILON = 1e-5  # added to the length of a feature vector before dividing by it
 
 
@@ -228,12 +228,12 @@ def in_chunks(function: Callable[[Tensor], Tensor], query: Tensor, numbers: int)
         numbers: How many numbers one query position needs in memory on the way.
 
     Returns:
-        The results of all chunks, (out, Q, ...). With gradients, the chunks of a large pair are computed again in the
-        backward pass instead of being stored.
+        The results of all chunks, (out, Q, ...). With gradients, chunks that take more than KEPT_BYTES together are
+        computed again in the backward pass instead of being stored.
     """
     position_bytes = numbers * query.element_size()
     chunks = query.split(max(1, workspace_bytes(query.device) // position_bytes), dim=2)
-    if torch.is_grad_enabled() and position_bytes * query.shape[2] > SMALL_PAIR:
+    if torch.is_grad_enabled() and position_bytes * query.shape[2] > KEPT_BYTES:
         return torch.cat([checkpoint(function, chunk, use_reentrant=False) for chunk in chunks], dim=1)
     return torch.cat([function(chunk) for chunk in chunks], dim=1)
 

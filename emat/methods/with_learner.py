@@ -80,7 +80,7 @@ class LearningMethod(Method):
         super().__init__()
         self.inner, self.thresholds, self.working_side = inner, thresholds, working_side
         self.name, self.preparation, self.recipe = inner.name, inner.preparation, inner.recipe
-        self.takes_undecided = inner.takes_undecided
+        self.takes_undecided, self.rules = inner.takes_undecided, inner.rules
         backbone = getattr(inner, "backbone", None)
         if not isinstance(backbone, Backbone) or backbone.spec is None:
             raise EmatError(
@@ -151,9 +151,9 @@ class LearningMethod(Method):
 
         A class without a pixel in the answer is not present, whatever its score would be.
         """
-        decision = self.inner.decide(evidence, thresholds)
         if not isinstance(evidence.learnt, LearntEvidence):
-            return decision
+            return self.inner.decide(evidence, thresholds)
+        decision = self.inner.decide_by_way(evidence, thresholds)
         learnt = evidence.learnt.learnt
         own = self.thresholds  # mixtures and presence rules were chosen with these; the given ones only decide
         probabilities, scores = [], []
@@ -177,7 +177,7 @@ class LearningMethod(Method):
             if not bool((found >= thresholds.mask).any()):
                 score = min(score, thresholds.presence * ALMOST)
             scores.append(score)
-        return Decision.of(scores, torch.stack(probabilities), thresholds)
+        return self.inner.heed_masks(Decision.of(scores, torch.stack(probabilities), thresholds), thresholds)
 
     def loss(self, batch: TrainingBatch, weights: LossWeights) -> Losses:
         """The loss of the head."""

@@ -27,6 +27,7 @@ from emat.methods.pixel_features import pixel_maps, working_size
 from emat.methods.prior import (
     ABSENCE_SHARE,
     LARGEST_LOGIT,
+    LIKELY,
     MASK_MARGIN,
     PRESENCE_SHARE,
     PRIOR_WEIGHT,
@@ -87,14 +88,13 @@ class SegmenterGraph(nn.Module):
         self.mean = nn.Buffer(torch.tensor(preparation.mean).view(3, 1, 1))
         self.std = nn.Buffer(torch.tensor(preparation.std).view(3, 1, 1))
         self.backbone = backbone_of(self.method)
+        self.tells_presence = not isinstance(self.method, CorrelationMethod) or self.method.network.form.class_token
 
     def forward(self, photo: Tensor) -> tuple[Tensor, Tensor]:
         """Return scores (B, N) and maps (B, N, h, w) of photos (B, H, W, 3)."""
         bytes_first = photo.permute(0, 3, 1, 2)
         shots_of_ways = self._compared((self.to_square(bytes_first) / 255 - self.mean) / self.std)
         scores, maps = zip(*(self._joined(shots) for shots in shots_of_ways), strict=True)
-        if isinstance(self.method, PriorMethod) and shots_of_ways[0][0][0] is not None:
-            scores = tuple(_without_explained(scores, maps, self.thresholds.mask))
         if self.learnt is not None:
             learner = self._learner_logits(self.to_working(bytes_first) / 255, self.learnt)
             mixed = [
@@ -102,6 +102,8 @@ class SegmenterGraph(nn.Module):
                 for way, (score, probability, choice) in enumerate(zip(scores, maps, self.choices, strict=True))
             ]
             scores, maps = zip(*mixed, strict=True)
+        if isinstance(self.method, PriorMethod) and (self.tells_presence or self.learnt is not None):
+            scores = _scores_by_masks(scores, maps)
         return torch.stack(scores, dim=1), torch.stack(maps, dim=1)
 
     def _compared(self, pixels: Tensor) -> list[list[Shot]]:
@@ -155,8 +157,7 @@ class SegmenterGraph(nn.Module):
         head = torch.logit(probability, CERTAIN) - logit(own.mask)
         mixed = choice.mixture.logits(head, learner)
         found = torch.sigmoid(mixed + logit(own.mask))
-        tells_presence = not isinstance(self.method, CorrelationMethod) or self.method.network.form.class_token
-        if not tells_presence or not choice.mixture.head:
+        if not self.tells_presence or not choice.mixture.head:
             certain = presence_logit(choice.rule or MASK_DECIDES, mixed)
         else:
             certain = torch.logit(score, LEAST_CERTAIN) - logit(own.presence)
@@ -274,16 +275,20 @@ def _judged(ways: list[list[Shot]]) -> list[list[Shot]]:
     return judged
 
 
-def _without_explained(scores: Sequence[Tensor], maps: Sequence[Tensor], threshold: float) -> list[Tensor]:
-    """Multiply the scores (B,) as `emat.methods.prior.without_explained` does, from the probability maps (B, h, w)."""
-    winner = torch.stack(tuple(maps)).argmax(dim=0)  # (B, h, w)
+def _scores_by_masks(scores: Sequence[Tensor], maps: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Scores (B,) that heed the maps (B, h, w) of all ways, as `emat.methods.prior.scores_by_masks` does."""
+    if len(scores) == 1:
+        return tuple(scores)
+    likely = [score >= LIKELY for score in scores]
+    competing = [torch.where(may[:, None, None], map_, -1.0) for may, map_ in zip(likely, maps, strict=True)]
+    winners = torch.stack(competing).argmax(dim=0)  # (B, h, w)
     found = []
-    for way, (score, probability) in enumerate(zip(scores, maps, strict=True)):
-        mask = probability >= threshold
-        won = (mask & (winner == way)).flatten(1).sum(dim=1)
-        area = mask.flatten(1).sum(dim=1)
-        found.append(torch.where(area > 0, score * won / area.clamp(min=1), score))
-    return found
+    for way, (score, may, map_) in enumerate(zip(scores, likely, maps, strict=True)):
+        mask = map_ >= LIKELY
+        taken = [(mask & (winners == other)).flatten(1).sum(dim=1) for other in range(len(maps)) if other != way]
+        share = torch.stack(taken).amax(dim=0) / mask.flatten(1).sum(dim=1).clamp(min=1)
+        found.append(torch.where(may, score * (1 - share), score))
+    return tuple(found)
 
 
 def _bounded_logit(probability: Tensor) -> Tensor:

@@ -50,14 +50,14 @@ def test_a_layer_is_the_plain_formula(layer: SqueezeLayer, mask: str) -> None:
     torch.testing.assert_close(layer(x, mask_of(mask)), expected, atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("small_pair", [0, 2**30], ids=["computed again", "kept"])
+@pytest.mark.parametrize("kept_bytes", [0, 2**30], ids=["computed again", "kept"])
 @pytest.mark.parametrize("workspace", [1, 100_000, 10**9])
 @pytest.mark.parametrize("mask", ["partial", "empty"])
 def test_a_correlation_attended_in_chunks_gives_what_a_whole_one_gives(
-    workspace: int, small_pair: int, mask: str, monkeypatch: pytest.MonkeyPatch
+    workspace: int, kept_bytes: int, mask: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("emat.methods.resnet_base.workspace_bytes", lambda _: workspace)
-    monkeypatch.setattr("emat.methods.resnet_base.SMALL_PAIR", small_pair)
+    monkeypatch.setattr("emat.methods.resnet_base.KEPT_BYTES", kept_bytes)
     torch.manual_seed(0)  # in float32, one draw in a hundred has a sum that cancels beyond the tolerance
     layer = SqueezeLayer(4, 32, 5, 4, pooled_keys=True)
     query, support = unit_maps(4, 6, 5), unit_maps(4, 9, 10)

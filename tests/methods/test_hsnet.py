@@ -22,13 +22,13 @@ def test_a_centre_pivot_convolution_is_the_sum_of_two_plain_ones_at_every_positi
         torch.testing.assert_close(out[0, :, i, j, m, n], over_query + over_support)
 
 
-@pytest.mark.parametrize("small_pair", [0, 2**30], ids=["computed again", "kept"])
+@pytest.mark.parametrize("kept_bytes", [0, 2**30], ids=["computed again", "kept"])
 @pytest.mark.parametrize("workspace", [1, 20_000, 10**9])
 def test_a_correlation_made_in_chunks_gives_what_a_whole_one_gives(
-    workspace: int, small_pair: int, monkeypatch: pytest.MonkeyPatch
+    workspace: int, kept_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("emat.methods.resnet_base.workspace_bytes", lambda _: workspace)
-    monkeypatch.setattr("emat.methods.resnet_base.SMALL_PAIR", small_pair)
+    monkeypatch.setattr("emat.methods.resnet_base.KEPT_BYTES", kept_bytes)
     layer = CenterPivotConv(4, 8, kernel=5, stride=4)
     query, support = unit_maps(4, 6, 5), unit_maps(4, 9, 10)
     support[:, :, :, 4:] = 0  # off the mask

@@ -19,6 +19,7 @@ from emat.methods.prior import (
     PRIOR_WEIGHT,
     RIVALRY,
     PriorMethod,
+    scores_by_masks,
 )
 from emat.methods.prototype import Prototype, patch_evidence
 from emat.methods.registry import build_method
@@ -101,23 +102,29 @@ def test_ways_are_judged_against_the_likeliest_other_way(prior: PriorMethod) -> 
 
 
 def test_a_way_whose_mask_another_one_explains_has_the_score_of_what_is_left(prior: PriorMethod) -> None:
-    everywhere, left = torch.full((8, 8), 9.0), torch.full((8, 8), -9.0)
-    left[:, :6] = 5.0  # less certain than the first way, which takes three quarters of its mask
-    everywhere[:, 6:] = -9.0
-    everywhere[:, 4:6] = -9.0
-    nowhere = torch.full((8, 8), -9.0)
+    sure, unsure, nowhere = (torch.full((8, 8), -9.0) for _ in range(3))
+    sure[:, :4] = 9.0
+    unsure[:, :6] = 5.0  # the surer way takes two thirds of this mask
 
-    def scores(*logits: torch.Tensor) -> tuple[float, ...]:
-        shots = [[ShotEvidence(0.9, torch.stack([torch.zeros(8, 8), one]))] for one in logits]
-        found = prior.decide(TaskEvidence(shots, (8, 8))).scores
-        assert found is not None
-        return found
+    def scores(*ways: tuple[float, torch.Tensor]) -> tuple[float, ...]:
+        shots = [[ShotEvidence(presence, torch.stack([torch.zeros(8, 8), one]))] for presence, one in ways]
+        found = prior.decide(TaskEvidence(shots, (8, 8)))
+        assert found.scores is not None
+        assert found.present == tuple(score >= 0.5 for score in found.scores)
+        return found.scores
 
-    first, second = scores(everywhere, left)
-    assert first == pytest.approx(0.9)
-    assert second == pytest.approx(0.9 * 16 / 48, abs=1e-6)
-    assert scores(everywhere, nowhere) == pytest.approx((0.9, 0.9)), "without a mask there is nothing to explain"
-    assert scores(left) == pytest.approx((0.9,))
+    assert scores((0.9, sure), (0.9, unsure)) == pytest.approx((0.9, 0.3))
+    assert scores((0.9, sure), (0.9, nowhere)) == pytest.approx((0.9, 0.9)), "there is no mask to take"
+    assert scores((0.9, unsure)) == pytest.approx((0.9,))
+    _, rival = scores((0.3, sure), (0.6, unsure))
+    assert rival > 0.6, "a way that is probably absent explains nothing"
+
+
+def test_one_object_that_three_ways_share_is_not_lost_to_all_of_them() -> None:
+    maps = np.full((3, 9, 9), 0.6, np.float32)
+    for way in range(3):
+        maps[way, :, 3 * way : 3 * way + 3] = 0.9
+    assert scores_by_masks([0.9, 0.9, 0.9], maps) == pytest.approx((0.6, 0.6, 0.6))
 
 
 def test_shots_share_the_presence_of_their_way(prior: PriorMethod) -> None:

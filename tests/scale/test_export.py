@@ -68,13 +68,17 @@ def test_the_graph_of_a_fitted_file_with_its_learner_answers_as_predict(fitted: 
     assert_same_answers(SegmenterGraph(fitted, (48, 64)), fitted)
 
 
-def test_the_graph_scores_classes_that_compete_for_pixels_as_predict() -> None:
-    fitted = tiny_dinov2("emat-prior")
-    examples = [Example(photo_of(0), {"square": (6, 4, 28, 24), "corner": (0, 0, 20, 12)})]
-    shared = Segmenter(fitted.method, Thresholds(mask=0.01)).fit(examples)  # so low that both claim every pixel
-    alone = Segmenter(fitted.method, Thresholds(mask=0.99)).fit(examples)
-    assert shared.predict(photo_of(3)).scores != alone.predict(photo_of(3)).scores
-    assert_same_answers(SegmenterGraph(shared, (48, 64)), shared)
+@pytest.mark.parametrize("learns", [False, True])
+def test_the_graph_scores_classes_that_compete_for_pixels_as_predict(
+    learns: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    segmenter = tiny_dinov2("emat-prior", learns=learns)
+    segmenter.fit([Example(photo_of(n), {"square": (6, 4, 28, 24), "corner": (0, 0, 20, 12)}) for n in (0, 1)])
+    alone = segmenter.predict(photo_of(3)).scores
+    for module in ("methods.prior", "scale.graph"):
+        monkeypatch.setattr(f"emat.{module}.LIKELY", 0.001)  # so low that both classes claim every pixel
+    assert segmenter.predict(photo_of(3)).scores != alone
+    assert_same_answers(SegmenterGraph(segmenter, (48, 64)), segmenter)
 
 
 def test_an_example_without_a_kept_token_gives_no_foreground(fitted: Segmenter) -> None:
