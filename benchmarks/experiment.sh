@@ -13,15 +13,17 @@
 #   benchmarks/experiment.sh all                 everything, one after the other
 #
 # PASCAL names the photos of PASCAL-5i, MASKS their masks (a folder or zip), LISTS the fold lists, COCO a COCO data set.
-# TRAINING, FURTHER and LONGER are the numbers of training tasks of the three steps, TASKS that of the evaluation tasks of a
-# fold. STEP says whose heads are evaluated: those of the step "further" or "longer".
+# TRAINING, FURTHER and LONGER are the numbers of training tasks of the three steps, OLDER and OLDER_FURTHER those of `older`,
+# TASKS that of the evaluation tasks of a fold. STEP=longer evaluates the heads of that step, instead of those of `further`.
 set -euo pipefail
 : "${PASCAL:?folder of PASCAL photos}" "${MASKS:?masks of these photos}" "${LISTS:?fold lists}" "${COCO:?folder of COCO}"
 RUNS=${RUNS:-runs/experiment}
 TRAINING=${TRAINING:-6000}
 FURTHER=${FURTHER:-10000}
 LONGER=${LONGER:-16000}
-STEP=${STEP:-longer}
+STEP=${STEP:-further}
+NAME=${STEP#further}  # results of the step longer begin with its name
+NAME=${NAME:+$NAME-}
 TASKS=${TASKS:-1000}
 DATA=(--dataset pascal --data "$PASCAL" --masks "$MASKS" --lists "$LISTS")
 
@@ -36,19 +38,19 @@ train() { # method, folder, tasks, options
 
 evaluate() { # method, fold
   local which=(--model "$RUNS/$STEP-${1%-prior}-fold$2/last.safetensors" --method "$1" --size 384)
-  if [ "$1" = prototype ]; then which=(--method prototype --size 400); fi
+  if [ "$1" = prototype ]; then which=(--method prototype --size 400) NAME=; fi
   emat eval "${which[@]}" "${DATA[@]}" --fold "$2" --way 2 --shot 1 --setting all --tasks "$TASKS" \
-    -o "$RUNS/results/$1-fold$2.json"
+    -o "$RUNS/results/$NAME$1-fold$2.json"
 }
 
 folds() { # method, name of the results, options
   emat eval --model "$RUNS/$STEP-$1-fold{fold}/last.safetensors" --method "$1" --size 384 "${DATA[@]}" \
-    -o "$RUNS/results/$1-$2.json" "${@:3}"
+    -o "$RUNS/results/$NAME$1-$2.json" "${@:3}"
 }
 
 older() { # method, size: first tasks whose query shows the class, then also tasks whose query does not
   older_step "$1" "$2" "$RUNS/$1-fold0" "${OLDER:-4000}" --positive 1
-  older_step "$1" "$2" "$RUNS/further-$1-fold0" "${OLDER_FURTHER:-2500}" --positive 0.5 --seed 1 \
+  older_step "$1" "$2" "$RUNS/further-$1-fold0" "${OLDER_FURTHER:-2500}" --positive 0.5 --foreground-weight 3 --seed 1 \
     --start-from "$RUNS/$1-fold0/last.safetensors"
   emat eval --model "$RUNS/further-$1-fold0/last.safetensors" --method "$1" --size "$2" "${DATA[@]}" --fold 0 --way 2 \
     --shot 1 --setting all --tasks 200 -o "$RUNS/results/$1-resnet50-fold0.json"
@@ -57,9 +59,9 @@ older() { # method, size: first tasks whose query shows the class, then also tas
 older_step() { # method, size, folder, tasks, options
   local out=$3 names=$RUNS/every-fourth.txt
   mkdir -p "$RUNS"
-  cut -d_ -f1,2 "$LISTS"/pascal/trn/fold[123].txt | sort -u | awk 'NR % 4 == 1' > "$names"  # their features fill a disk
+  cut -d_ -f1,2 "$LISTS"/pascal/trn/fold[123].txt | sort -u | awk 'NR % 4 == 1' > "$names"  # the features of all would fill a disk
   emat train --method "$1" --backbone resnet50-v1 --size "$2" "${DATA[@]}" --names "$names" --fold 0 --max-tasks "$4" \
-    --tasks-per-epoch 500 --batch 8 --at-once 1 --schedule cosine --warmup 20 --ema 0.99 --clip-grad 1 --mask-size 64 \
+    --tasks-per-epoch 500 --batch "${BATCH:-4}" --at-once 1 --schedule cosine --warmup 20 --ema 0.99 --clip-grad 1 --mask-size 64 \
     --queries listed --val-tasks 0 --cache-float16 --cache "$RUNS/features-$2" --cache-memory 5 "${@:5}" --out "$out" \
     $([ -f "$out/state.pt" ] && echo --resume)
 }
@@ -87,8 +89,8 @@ case ${1:-} in
       for method in emat cst; do
         train "$method" "$RUNS/$method-fold$fold" "$TRAINING" --fold "$fold"
         further "$method" "$method-fold$fold" --fold "$fold"
-        longer "$method" "$method-fold$fold" --fold "$fold"
       done
+      longer emat "emat-fold$fold" --fold "$fold"
       for method in emat emat-prior cst prototype; do evaluate "$method" "$fold"; done
     done
     train emat "$RUNS/default" "$TRAINING" && further emat default && longer emat default
