@@ -37,10 +37,10 @@ train() { # method, folder, tasks, options
 }
 
 evaluate() { # method, fold
-  local which=(--model "$RUNS/$STEP-${1%-prior}-fold$2/last.safetensors" --method "$1" --size 384)
-  if [ "$1" = prototype ]; then which=(--method prototype --size 400) NAME=; fi
+  local which=(--model "$RUNS/$STEP-${1%-prior}-fold$2/last.safetensors" --method "$1" --size 384) name=$NAME$1
+  if [ "$1" = prototype ]; then which=(--method prototype --size 400) name=$1; fi
   emat eval "${which[@]}" "${DATA[@]}" --fold "$2" --way 2 --shot 1 --setting all --tasks "$TASKS" \
-    -o "$RUNS/results/$NAME$1-fold$2.json"
+    -o "$RUNS/results/$name-fold$2.json"
 }
 
 folds() { # method, name of the results, options
