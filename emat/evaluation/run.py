@@ -168,11 +168,12 @@ class Run:
                 fold: [each.method.name, each.method.preparation.image_size, each.weights_sha256]
                 for fold, each in self.methods.items()
             },
-            "rules": {fold: each.method.rules for fold, each in self.methods.items() if each.method.rules},
             "thresholds": {fold: asdict(self.thresholds_of(each)) for fold, each in self.methods.items()},
             "only_segment": self.only_segment,
             "data_state": self.data_state,
         }
+        if rules := {fold: each.method.rules for fold, each in self.methods.items() if each.method.rules}:
+            state["rules"] = rules
         if self.refine is not None:
             state["refine"] = self.refiner
         if any(each.method.learns for each in self.methods.values()):

@@ -111,6 +111,12 @@ def test_a_journal_of_other_tasks_is_refused(run: Run, benchmark: Benchmark, tmp
         answered(other, benchmark, journal)
 
 
+def test_answers_by_other_rules_are_another_run(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = run.fingerprint
+    monkeypatch.setattr(type(run.methods[run.configurations[0].fold].method), "rules", 7)
+    assert run.fingerprint != before
+
+
 def test_a_task_file_gives_what_sampled_tasks_give(run: Run, benchmark: Benchmark, tmp_path: Path) -> None:
     write_task_file(run.configurations[2], tmp_path / "tasks.jsonl")
     from_file = Run((read_task_file(tmp_path / "tasks.jsonl"),), run.methods)
