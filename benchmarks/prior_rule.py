@@ -33,7 +33,7 @@ WHOLE_MASKS: dict[str, Any] = {"scores_by_masks": lambda scores, _: scores}  # s
 NO_RULE = {**dict.fromkeys(CONSTANTS, 0.0), **WHOLE_MASKS}
 CHOSEN = {name: getattr(prior, name) for name in CONSTANTS}
 VARIANTS: Mapping[str, list[float]] = {
-    "RIVALRY": [0.0, 0.2, 0.6, 1.0],
+    "RIVALRY": [0.0, 0.4, 1.2],
     "PRESENCE_SHARE": [0.0, 0.2],
     "ABSENCE_SHARE": [0.0, 0.3, 3.0],
     "MASK_MARGIN": [0.0, 0.1, 0.3],

@@ -11,7 +11,7 @@ In logits, with the prototype's counted `PRIOR_WEIGHT` times, one shot says:
 
 Then the ways of a task are judged together:
 
-    presence' = presence + RIVALRY * (presence - presence of the likeliest other way)
+    presence' = presence - RIVALRY * max(0, presence of the likeliest other way - presence)
     mask'     = mask + PRESENCE_SHARE * presence' + ABSENCE_SHARE * min(presence', 0) - MASK_MARGIN
 
 A photo that resembles everything resembles its own class most, so a way that is far behind another one is probably
@@ -52,7 +52,7 @@ from emat.model import QueryEncoding, SupportEncoding
 from emat.model.network import Network
 
 PRIOR_WEIGHT = 1.0
-RIVALRY = 0.4
+RIVALRY = 0.8
 PRESENCE_SHARE, ABSENCE_SHARE, MASK_MARGIN = 0.1, 1.0, 0.2
 # EfficientNet-Lite2's last block tells classes apart best (AUC of presence 0.93, all of the prototype's blocks 0.92).
 PRESENCE_RULES = {"efficientnet-lite2": PrototypePresence(level=0.21, first_channel=8)}
@@ -163,19 +163,17 @@ class PriorMethod(CorrelationMethod):
 
 
 def rival_presence(logits: Sequence[float]) -> list[float]:
-    """Compare the presence logit of each way with that of the likeliest other way; a single way has no rival.
+    """Lower the presence logit of each way by how far the likeliest other way is ahead.
 
-    >>> rival_presence([2.0, -1.0])
-    [3.2, -2.2]
+    The likeliest way keeps its own, because a class is no likelier for others being absent.
+
+    >>> [round(logit, 1) for logit in rival_presence([2.0, -1.0])]
+    [2.0, -3.4]
     >>> rival_presence([0.5])
     [0.5]
     """
-    if len(logits) == 1:
-        return list(logits)
-    return [
-        own + RIVALRY * (own - max(other for rival, other in enumerate(logits) if rival != way))
-        for way, own in enumerate(logits)
-    ]
+    highest = max(logits)
+    return [own - RIVALRY * (highest - own) for own in logits]
 
 
 def scores_by_masks(scores: Sequence[float], probabilities: NDArray[np.float32]) -> tuple[float, ...]:

@@ -266,10 +266,10 @@ def _judged(ways: list[list[Shot]]) -> list[list[Shot]]:
         if not presences:  # a network that only segments says nothing about presence
             return ways
         means.append(_bounded_logit(torch.stack(presences).mean(dim=0)))
+    highest = torch.stack(means).amax(dim=0)
     judged: list[list[Shot]] = []
     for way, own in enumerate(means):
-        others = [other for rival, other in enumerate(means) if rival != way]
-        presence = own + RIVALRY * (own - torch.stack(others).amax(dim=0)) if others else own
+        presence = own - RIVALRY * (highest - own)
         change = PRESENCE_SHARE * presence + ABSENCE_SHARE * presence.clamp(max=0) - MASK_MARGIN
         judged.append([(torch.sigmoid(presence), mask + change[:, None, None]) for _, mask in ways[way]])
     return judged
