@@ -50,7 +50,7 @@ folds() { # method, name of the results, options
 
 older() { # method, size: first tasks whose query shows the class, then also tasks whose query does not
   older_step "$1" "$2" "$RUNS/$1-fold0" "${OLDER:-4000}" --positive 1
-  older_step "$1" "$2" "$RUNS/further-$1-fold0" "${OLDER_FURTHER:-2500}" --positive 0.5 --foreground-weight 3 --seed 1 \
+  older_step "$1" "$2" "$RUNS/further-$1-fold0" "${OLDER_FURTHER:-3000}" --positive 0.5 --foreground-weight 3 --seed 1 \
     --start-from "$RUNS/$1-fold0/last.safetensors"
   emat eval --model "$RUNS/further-$1-fold0/last.safetensors" --method "$1" --size "$2" "${DATA[@]}" --fold 0 --way 2 \
     --shot 1 --setting all --tasks 200 -o "$RUNS/results/$1-resnet50-fold0.json"
