@@ -14,7 +14,7 @@
 #
 # PASCAL names the photos of PASCAL-5i, MASKS their masks (a folder or zip), LISTS the fold lists, COCO a COCO data set.
 # TRAINING, FURTHER and LONGER are the numbers of training tasks of the three steps, OLDER and OLDER_FURTHER those of `older`,
-# TASKS that of the evaluation tasks of a fold. STEP=longer evaluates the heads of that step, instead of those of `further`.
+# BATCH the tasks in one of its updates, TASKS that of the evaluation tasks of a fold. STEP=longer evaluates the heads of that step, instead of those of `further`.
 set -euo pipefail
 : "${PASCAL:?folder of PASCAL photos}" "${MASKS:?masks of these photos}" "${LISTS:?fold lists}" "${COCO:?folder of COCO}"
 RUNS=${RUNS:-runs/experiment}
@@ -53,7 +53,7 @@ older() { # method, size: first tasks whose query shows the class, then also tas
   older_step "$1" "$2" "$RUNS/further-$1-fold0" "${OLDER_FURTHER:-3000}" --positive 0.5 --foreground-weight 3 --seed 1 \
     --start-from "$RUNS/$1-fold0/last.safetensors"
   emat eval --model "$RUNS/further-$1-fold0/last.safetensors" --method "$1" --size "$2" "${DATA[@]}" --fold 0 --way 2 \
-    --shot 1 --setting all --tasks 200 -o "$RUNS/results/$1-resnet50-fold0.json"
+    --shot 1 --setting all --tasks 400 -o "$RUNS/results/$1-resnet50-fold0.json"
 }
 
 older_step() { # method, size, folder, tasks, options
