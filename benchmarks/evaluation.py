@@ -22,14 +22,14 @@ from numpy.typing import NDArray
 
 from emat.datasets.dataset import Dataset
 from emat.device import all_cores
-from emat.evaluation.one_pass import OnePass, QueryWork, SharedTask, TaskIndex, default_limits, plan, savings
+from emat.evaluation.evaluator import Evaluator, QueryWork, SharedTask, TaskIndex, default_limits, plan, savings
 from emat.evaluation.results import machine
 from emat.evaluation.run import EvaluatedMethod, load_evaluated
 from emat.features import FeatureCache
-from emat.files import write_text
 from emat.images import to_pixels
 from emat.methods.base import Decision, Features, Method, TaskEvidence
 from emat.methods.registry import build_method
+from emat.outputs import write_text
 from emat.tasks.benchmark import open_benchmark
 from emat.tasks.sampling import TaskRequest
 from emat.tasks.task import Configuration, Setting, Task
@@ -79,7 +79,7 @@ def one_pass(method: Method, dataset: Dataset, configurations: list[Configuratio
         for index in task.indices:
             answers[index] = decision.present, decision.label_map
 
-    answering = OnePass(method, dataset, cache, support_bytes=limits.supports)
+    answering = Evaluator(method, dataset, cache, support_bytes=limits.supports)
 
     def answer(work: QueryWork) -> None:
         height, width = dataset.mask(work.query).shape

@@ -11,7 +11,10 @@ from sys import executable
 
 from packaging.requirements import Requirement
 
-EXTRAS = ("train", "data", "studio", "report", "science", "export", "serve", "ray", "cvat", "napari")
+EXTRAS = (
+    *("train", "data", "studio", "report", "science", "heic", "measure", "export", "serve", "hub"),
+    *("ray", "cvat", "fiftyone", "napari"),
+)
 
 
 def name_of(text: str) -> str:

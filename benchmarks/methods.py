@@ -21,9 +21,9 @@ import torch
 
 from emat.backbone import Backbone, build_backbone
 from emat.backbone.registry import find_backbone
-from emat.backbone.weights import find_weights
 from emat.methods.base import Method, TaskEvidence
 from emat.methods.registry import METHODS
+from emat.weights import find_weights
 
 ANSWER = (375, 500)  # size of the label map, that of a usual photo
 COVER = 0.25  # share of the support that its mask covers
@@ -103,7 +103,7 @@ def measure(row: str, threads: int, repeats: int) -> Row:
 
 def backbone_here(name: str) -> tuple[Backbone, str]:
     spec = find_backbone(name)
-    if all(find_weights(part) for part in spec.parts or (spec,)):
+    if all(find_weights(part.weights) for part in spec.parts or (spec,)):
         return build_backbone(name, device="cpu"), "pretrained"
     return spec.build(), "random"
 

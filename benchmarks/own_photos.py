@@ -1,24 +1,26 @@
-"""What examples are worth: the head alone, the learner alone, both, and two simple ways, on the same tasks.
+"""What a user's examples are worth, measured through `Segmenter`, the way of every user.
 
-    python benchmarks/own_photos.py nuclei/ steel/ --examples 1,5 --journal own-photos.jsonl
+    python benchmarks/own_photos.py nuclei/ steel/ --examples 1,5
+    python benchmarks/own_photos.py steel/ --joint 3
+    python benchmarks/own_photos.py steel/ nuclei/ --negatives 0,2,4,8
     python benchmarks/own_photos.py pascal/ --masks voc2012-masks.zip --list val/fold0.txt --list val/fold1.txt \\
-        --head heads/emat-fold0.safetensors --head heads/emat-fold1.safetensors --examples 5 --tasks 1
-    python benchmarks/own_photos.py nuclei/ steel/ --presence
-    python benchmarks/own_photos.py pascal/ --masks voc2012-masks.zip --times
+        --head heads/emat-fold0.safetensors --head heads/emat-fold1.safetensors --examples 5 --joint 2
+    python benchmarks/own_photos.py pascal/ --masks voc2012-masks.zip --times --examples 5
 
-Each data set is anything that `emat fit` takes. For every class, `--tasks` times so many examples are drawn, and
-`--queries` other photos of the class are asked about. mIoU: intersection and union are summed over a class, then
-classes averaged; void pixels do not count.
+Each data set is anything that `emat fit` takes. A task draws `--examples` photos of each of its classes, and asks about
+`--queries` other photos of each class; `--seed` draws others. The columns:
 
-- forest: scikit-learn's random forest on the classical features of the same pixels, the way of interactive tools;
-- colour: the nearer of two mean colours, inside and outside the masks;
-- forecast error: by how much the forecast IoU misses the mean IoU of the new photos, on average over tasks with at
-  least ten new photos; bias: the mean of forecast less reached.
+- mIoU: intersection and union are summed over the photos of a class, then classes averaged; void pixels do not count.
+  The interval holds 95 % of the means when tasks are drawn again (bootstrap).
+- unrefined: the same without the last step of the pipeline; head alone: without the learner (`--head-alone`).
+- missed: the share of photos with the class on which it is called absent; false alarms: the share of photos without
+  the class on which it is called present; AUROC: of the scores.
+- forecast error and bias: forecast IoU less the mean IoU of the new photos, absolute and signed, averaged.
 
-With `--presence`, three photos with the class and three without it are shown, the latter as examples of nothing, and as
-many photos with and without it are asked about: the AUROC of the score, the share of right verdicts and the mIoU of the
-photos with the class. With `--times`, `Segmenter.fit` and `Segmenter.predict` are timed with and without the learner,
-on photos brought to 500 pixels.
+With `--joint`, tasks have so many classes, which are fitted together and, for comparison, one at a time on the same
+photos; ratio is the first mIoU over the second, worst ratio that of the class that suffers most. With `--negatives`, so
+many photos without the class are shown beside the examples, and as many photos without it as with it are asked about.
+With `--times`, fit and predict are timed on photos brought to 500 pixels.
 
 A line is printed per task as it is done, and Markdown at the end. `--journal` keeps finished tasks, so that a stopped
 run continues where it stopped; `--minutes` stops it.
@@ -28,47 +30,38 @@ import argparse
 import json
 import math
 import time
-from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 
 from emat.datasets.dataset import Dataset
 from emat.datasets.layouts import open_dataset
 from emat.images import VOID, resize_mask, resize_photo
+from emat.inference.decisions import iou
 from emat.inference.example import Example
-from emat.inference.forecast import expected_iou
 from emat.inference.segmenter import Segmenter
-from emat.methods.base import Features, LabelledFeatures, TaskEvidence
-from emat.methods.learner import LabelledPhoto, at_grid, train
-from emat.methods.mixture import HEAD_ALONE, ONE_SHIFT, Mixture
-from emat.methods.pixel_features import side_for
-from emat.methods.trained_head import load_head
-from emat.methods.with_learner import LearningMethod, parts_of
 
-SHOWN_FOR_PRESENCE = 3  # photos with the class, and as many without it
-LEARNER_ALONE = Mixture(0.0, 1.0, 0.0)
-COLUMNS = ("head", "learner", "both", "forest", "colour")
-ENOUGH_QUERIES = 10  # new photos from which their mean IoU is worth a forecast
-KEPT_PHOTOS = 60  # features of so many photos stay in memory
 TIMED_SIDE = 500  # pixels of the longest side
-Answer = Callable[[Features, tuple[int, int]], Iterator[tuple[str, NDArray[np.bool_]]]]
+DRAWN_AGAIN = 1000  # times, for an interval
 
 
 @dataclass(frozen=True)
 class Task:
-    """Examples of one class, and photos to ask about."""
+    """Classes that are fitted together, the photos that are shown, and those that are asked about."""
 
     dataset: str
-    name: str  # of the class
     head: str
+    seed: int
+    shots: int
+    classes: tuple[str, ...]
     examples: tuple[str, ...]
+    negatives: tuple[str, ...]  # shown
     queries: tuple[str, ...]
 
     @property
@@ -77,175 +70,88 @@ class Task:
         return json.dumps(asdict(self), sort_keys=True)
 
 
-@dataclass
-class Verdicts:
-    """What was said about photos with and without a class."""
-
-    scores: list[tuple[float, float, bool]] = field(default_factory=list)  # with the learner, by the head alone, truth
-    overlap: NDArray[np.int64] = field(default_factory=lambda: np.zeros(2, np.int64))
-
-    def auroc(self, column: int) -> float:
-        """How often a photo with the class has a higher score than one without it; ties count half."""
-        pairs = [(a[column], b[column]) for a in self.scores for b in self.scores if a[2] and not b[2]]
-        return sum((a > b) + (a == b) / 2 for a, b in pairs) / len(pairs)
-
-    def row(self, threshold: float) -> dict[str, float]:
-        """The figures of one class."""
-        right = [(score >= threshold) == inside for score, _, inside in self.scores]
-        iou = self.overlap[0] / max(self.overlap[1], 1)
-        named = {"AUROC": self.auroc(0), "AUROC head": self.auroc(1), "right": sum(right) / len(right), "IoU": iou}
-        return {key: round(float(value), 3) for key, value in named.items()}
-
-
 class Bench:
-    """Answers tasks of one data set by every way."""
+    """Does the tasks of one data set."""
 
-    def __init__(self, dataset: Dataset, head: str, options: argparse.Namespace) -> None:
-        loaded = load_head(head)
-        self.head = replace(
-            loaded, method=options.method or loaded.method, image_size=options.head_size or loaded.image_size
-        )
-        self.method = LearningMethod(self.head.build("cpu"), self.head.thresholds)
+    def __init__(self, dataset: Dataset, options: argparse.Namespace) -> None:
         self.dataset, self.options = dataset, options
-        self.kept: OrderedDict[tuple[str, int], Features] = OrderedDict()
+        self.numbers = {name: number for number, name in enumerate(dataset.classes, start=1)}
+        self.loaded: dict[tuple[str, bool], Segmenter] = {}
 
-    def choose_side(self, names: Sequence[str], number: int) -> None:
-        """See photos at the size that `fit` would choose for these examples, or at the one that was asked for."""
-        masks = [self.dataset.mask(name) == number for name in names]
-        self.method = self.method.at_side(self.options.size or side_for([masks]))
+    def segmenter(self, head: str, learn: bool = True) -> Segmenter:
+        """A segmenter of a head, without examples."""
+        if (head, learn) not in self.loaded:
+            size, refine = self.options.size, None if self.options.refine == "none" else self.options.refine
+            self.loaded = {(head, learn): Segmenter.load(head, device="cpu", learn=learn, size=size, refine=refine)}
+        return self.loaded[head, learn].copy(examples=False)
 
-    def features(self, name: str) -> Features:
-        """The features of a photo, kept for other tasks."""
-        key = name, self.method.working_side
-        if key not in self.kept:
-            self.kept[key] = self.method.photo_features(self.dataset.image(name))
-        self.kept.move_to_end(key)
-        while len(self.kept) > KEPT_PHOTOS:
-            self.kept.popitem(last=False)
-        return self.kept[key]
+    def truth(self, photo: str, name: str) -> NDArray[np.uint8]:
+        """1 inside of the class, 255 where nothing is known, 0 elsewhere."""
+        labels = self.dataset.mask(photo)
+        return np.where(labels == VOID, VOID, labels == self.numbers[name]).astype(np.uint8)
 
-    def shown(self, name: str, number: int) -> tuple[LabelledFeatures, Any]:
-        """An example for the learner and for the head."""
-        features, mask = self.features(name), _known(self.dataset.mask(name), number)
-        known = torch.from_numpy(mask)
-        signed = (known == 1).float() - (known == VOID).float() * self.method.takes_undecided
-        support = self.method.encode_support(features, signed) if (mask == 1).any() else None
-        return LabelledFeatures(features, known[None]), support
+    def example(self, photo: str, classes: Iterable[str]) -> Example:
+        """What a user shows of a photo: the masks of these classes."""
+        known = {name: self.truth(photo, name) for name in classes}
+        masks = {name: mask == 1 for name, mask in known.items() if (mask == 1).any()}
+        void = next(iter(known.values())) == VOID
+        return Example(self.dataset.image(photo), masks, name=photo, void=void if void.any() else None)
 
-    @torch.no_grad()
-    def presence(self, name: str, positives: Sequence[str], negatives: Sequence[str]) -> Verdicts:
-        """Show three photos of each kind, and ask about the others."""
-        number = 1 + list(self.dataset.classes).index(name)
-        self.choose_side(positives[:SHOWN_FOR_PRESENCE], number)
-        told = [] if self.options.no_negatives else negatives[:SHOWN_FOR_PRESENCE]
-        examples = [self.shown(each, number) for each in [*positives[:SHOWN_FOR_PRESENCE], *told]]
-        learnt = self.method.learn([known for known, _ in examples])
-        supports = [support for _, support in examples if support is not None]
-        verdicts = Verdicts()
-        for inside, names in ((True, positives), (False, negatives)):
-            for query in names[SHOWN_FOR_PRESENCE:]:
-                known = _known(self.dataset.mask(query), number)
-                encoding = self.method.encode_query(self.features(query))
-                evidence = TaskEvidence([self.method.compare(encoding, supports)], (known.shape[0], known.shape[1]))
-                applied = replace(evidence, learnt=self.method.apply_learnt(encoding, learnt))
-                answer = self.method.decide(applied, self.head.thresholds)
-                plain = self.method.inner.decide(evidence, self.head.thresholds)
-                verdicts.scores.append((answer.certainty[0], plain.certainty[0], inside))
-                if inside:
-                    verdicts.overlap += _overlap(answer.label_map > 0, known)
-        return verdicts
-
-    @torch.no_grad()
-    def task(self, task: Task) -> dict[str, Any]:
-        """Answer one task.
+    def task(self, task: Task, head: str) -> dict[str, Any]:
+        """Fit the classes together and, if they are several, one at a time.
 
         Returns:
-            Intersection and union of each query by each column, the forecast and what it came from.
+            For each class what was found "together" and "alone".
         """
-        number = 1 + list(self.dataset.classes).index(task.name)
-        self.choose_side(task.examples, number)
-        shown = [self.shown(each, number) for each in task.examples]
-        known, supports = [each for each, _ in shown], [support for _, support in shown]
-        learnt = self.method.learn(known)
-        simple = self._simple(known)
-        counts: dict[str, list[list[int]]] = defaultdict(list)
-        for query in task.queries:
-            truth = _known(self.dataset.mask(query), number)
-            size = (truth.shape[0], truth.shape[1])
-            photo = self.features(query)
-            encoding = self.method.encode_query(photo)
-            evidence = [self.method.compare(encoding, supports)]
-            applied = self.method.apply_learnt(encoding, learnt)
-            mixtures = {"head": HEAD_ALONE, "learner": LEARNER_ALONE, "both": None} | self.options.mixtures
-            for column, mixture in mixtures.items():
-                used = applied
-                if mixture is not None:
-                    used = replace(applied, learnt=replace(learnt, mixtures=torch.tensor([tuple(mixture)])))
-                answer = self.method.decide(TaskEvidence(evidence, size, used), self.head.thresholds)
-                counts[column].append(_overlap(answer.label_map > 0, truth).tolist())
-            for column, mask in simple(photo, size):
-                counts[column].append(_overlap(mask, truth).tolist())
-        left_out = [value for value in learnt.left_out_iou[:, 0].tolist() if not math.isnan(value)]
-        return {
-            "counts": counts,
-            "left out": left_out,
-            "forecast": expected_iou(left_out),
-            "mixture": tuple(learnt.mixture(0)),
-            "side": self.method.working_side,
+        found: dict[str, Any] = {name: {} for name in task.classes}
+        ways = [("together", task.classes)]
+        if len(task.classes) > 1 and not self.options.no_alone:
+            ways += [("alone", (name,)) for name in task.classes]
+        for way, classes in ways:
+            shown = [each for each in task.examples if way == "together" or (self.truth(each, classes[0]) == 1).any()]
+            segmenter = self.segmenter(head)
+            clock, processor = time.perf_counter(), time.process_time()
+            segmenter.fit([self.example(each, classes) for each in (*shown, *task.negatives)])
+            spent = {"fit s": time.perf_counter() - clock, "fit processor s": time.process_time() - processor}
+            for name, answer in self._asked(segmenter, task, classes).items():
+                found[name][way] = answer | spent
+        if self.options.head_alone:
+            plain = self.segmenter(head, learn=False)
+            plain.fit([self.example(each, task.classes) for each in task.examples])
+            for name, answer in self._asked(plain, task, task.classes).items():
+                found[name]["head alone"] = answer
+        return found
+
+    def _asked(self, segmenter: Segmenter, task: Task, classes: Sequence[str]) -> dict[str, Any]:
+        answers: dict[str, Any] = {
+            name: {"counts": [], "unrefined": [], "iou": [], "scores": [], "present": [], "there": []}
+            for name in classes
         }
-
-    def _simple(self, known: Sequence[LabelledFeatures]) -> Answer:
-        """Forest and colour, as a function from a photo's features to masks."""
-        photos = [LabelledPhoto(parts_of(each.features)[1], each.masks) for each in known]
-        grids = [(photo.features.maps[0], at_grid(photo.masks, photo.features.grid)[0]) for photo in photos]
-        values = torch.cat([maps.flatten(1).T for maps, _ in grids])
-        labels = torch.cat([mask.flatten() for _, mask in grids])
-        inside, outside = (values[labels == label][:, :3].mean(dim=0) for label in (1, 0))
-        forest = None if self.options.no_forest else _forest(photos)
-
-        def answer(features: Features, size: tuple[int, int]) -> Iterator[tuple[str, NDArray[np.bool_]]]:
-            maps = parts_of(features)[1].maps[0]
-            colour = maps[:3].permute(1, 2, 0)
-            nearer = (colour - outside).norm(dim=-1) - (colour - inside).norm(dim=-1)  # (h, w)
-            yield "colour", _enlarged(nearer, size)
-            if forest is not None:
-                found = forest.predict_proba(maps.flatten(1).T.numpy())[:, -1].reshape(maps.shape[1:])
-                yield "forest", _enlarged(torch.from_numpy(found).float() - 0.5, size)
-
-        return answer
-
-
-def _forest(photos: Sequence[LabelledPhoto]) -> Any:
-    """A random forest on the very pixels that the learner sees."""
-    from sklearn.ensemble import RandomForestClassifier
-
-    samples = train(photos).samples
-    picked = []
-    for index, photo in enumerate(photos):
-        points = samples.points[samples.photo == index]
-        height, width = photo.features.grid
-        rows = (points[:, 1] * height).long().clamp(max=height - 1)
-        columns = (points[:, 0] * width).long().clamp(max=width - 1)
-        picked.append(photo.features.maps[0][:, rows, columns].T)
-    told = samples.labels[:, 0] != VOID
-    forest = RandomForestClassifier(100, min_samples_leaf=2, random_state=0)
-    return forest.fit(
-        torch.cat(picked)[told].numpy(), samples.labels[told, 0].numpy(), sample_weight=samples.shares[told].numpy()
-    )
+        for query in task.queries:
+            before = segmenter.predict_unrefined(self.dataset.image(query))
+            after = before.refined()
+            for name, answer in answers.items():
+                truth = self.truth(query, name)
+                answer["there"].append(bool((truth == 1).any()))
+                answer["scores"].append(after.scores[name])
+                answer["present"].append(name in after.present)
+                answer["counts"].append(_overlap(after.mask(name), truth))
+                answer["unrefined"].append(_overlap(before.mask(name), truth))
+                if answer["there"][-1]:
+                    answer["iou"].append(iou(after.mask(name), truth))
+        forecast = segmenter.forecast_
+        for name, answer in answers.items():
+            one = forecast.get(name)
+            answer["forecast"] = None if one is None else one.iou
+            answer["presence forecast"] = None if one is None else getattr(one, "auroc", one.presence)
+            answer["accused"] = one is not None and one.least_agreeing is not None
+            answer["refine"] = segmenter.decisions_.classes[name].refine
+        return answers
 
 
-def _known(label_map: NDArray[Any], number: int) -> NDArray[np.uint8]:
-    """1 inside of the class, 255 where nothing is known, 0 elsewhere."""
-    return np.where(label_map == VOID, VOID, label_map == number).astype(np.uint8)
-
-
-def _enlarged(logits: torch.Tensor, size: tuple[int, int]) -> NDArray[np.bool_]:
-    return (F.interpolate(logits[None, None], size, mode="bilinear", align_corners=False)[0, 0] >= 0).numpy()
-
-
-def _overlap(found: NDArray[np.bool_], truth: NDArray[np.uint8]) -> NDArray[np.int64]:
+def _overlap(found: NDArray[np.bool_], truth: NDArray[np.uint8]) -> list[int]:
     inside = truth == 1
-    return np.array([(found & inside).sum(), ((found & (truth != VOID)) | inside).sum()], np.int64)
+    return [int((found & inside).sum()), int(((found & (truth != VOID)) | inside).sum())]
 
 
 def photos_of(dataset: Dataset, lists: Sequence[Path], half: str | None = None) -> dict[str, list[str]]:
@@ -264,93 +170,184 @@ def photos_of(dataset: Dataset, lists: Sequence[Path], half: str | None = None) 
     return found
 
 
-def tasks_of(root: Path, dataset: Dataset, options: argparse.Namespace) -> Iterator[Task]:
-    """All tasks of a data set: first one of each class, then the next of each, so that a stopped run is balanced."""
+def tasks_of(root: Path, dataset: Dataset, options: argparse.Namespace) -> Iterator[tuple[Task, str]]:
+    """All tasks of a data set with their heads, task by task through all classes, so that a stopped run is balanced."""
     heads = options.head or ["default"]
     by_head = [(h, options.list[i : i + 1] if len(heads) > 1 else options.list) for i, h in enumerate(heads)]
     photos = {head: photos_of(dataset, lists, options.half) for head, lists in by_head}
-    for count in (int(each) for each in options.examples.split(",")):
+    for shots in (int(each) for each in options.examples.split(",")):
         for repeat in range(options.tasks):
-            for head, classes in photos.items():
-                for number, (name, names) in enumerate(classes.items()):
-                    if len(names) <= count:
-                        continue
-                    order = np.random.RandomState(100 * number + repeat).permutation(len(names))
-                    drawn = tuple(names[index] for index in order[: count + options.queries])
-                    yield Task(root.name, name, Path(head).stem, drawn[:count], drawn[count:])
+            for head, by_class in photos.items():
+                enough = [name for name, names in by_class.items() if len(names) > shots]
+                draw = np.random.RandomState(1000 * options.seed + repeat)
+                for classes in _groups(enough, options.joint, draw):
+                    for negatives in (int(each) for each in options.negatives.split(",")):
+                        task = _task(root.name, head, repeat, shots, classes, negatives, by_class, options)
+                        if task is not None:
+                            yield task, head
 
 
-def masks(root: Path, options: argparse.Namespace, journal: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """A row for each number of examples: masks by every way."""
+def _groups(names: Sequence[str], size: int, draw: np.random.RandomState) -> list[tuple[str, ...]]:
+    """The classes, one at a time or in random groups."""
+    if size <= 1:
+        return [(name,) for name in names]
+    order = [names[index] for index in draw.permutation(len(names))]
+    return [tuple(order[first : first + size]) for first in range(0, len(order) - size + 1, size)]
+
+
+def _task(
+    root: str,
+    head: str,
+    repeat: int,
+    shots: int,
+    classes: tuple[str, ...],
+    negatives: int,
+    photos: dict[str, list[str]],
+    options: argparse.Namespace,
+) -> Task | None:
+    """Draw the photos of a task: the same examples and queries for any number of negatives."""
+    examples: list[str] = []
+    queries: list[str] = []
+    for number, name in enumerate(photos):
+        if name not in classes:
+            continue
+        draw = np.random.RandomState(10_000 * options.seed + 100 * number + repeat)
+        names = [photos[name][index] for index in draw.permutation(len(photos[name]))]
+        names = [each for each in names if each not in (*examples, *queries)]
+        examples += names[:shots]
+        queries += names[shots : shots + options.queries]
+    without: list[str] = []
+    if options.negatives != "0":
+        shown = {each for name in classes for each in photos[name]}
+        others = sorted({each for names in photos.values() for each in names} - shown)
+        draw = np.random.RandomState(10_000 * options.seed + repeat)
+        without = [others[index] for index in draw.permutation(len(others))]
+        queries += without[: options.queries]
+        without = without[options.queries :]
+        if len(without) < negatives:
+            return None
+    return Task(
+        root, Path(head).stem, repeat, shots, classes, tuple(examples), tuple(without[:negatives]), tuple(queries)
+    )
+
+
+def measured(root: Path, options: argparse.Namespace, journal: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """A row for each number of examples and negatives."""
     dataset = open_dataset(root, masks=options.masks)
-    heads = {Path(head).stem: head for head in options.head or ["default"]}
-    bench: tuple[str, Bench] | None = None
-    by_count: dict[int, list[tuple[Task, dict[str, Any]]]] = defaultdict(list)
-    for task in tasks_of(root, dataset, options):
+    bench = Bench(dataset, options)
+    rows: dict[tuple[int, int], list[tuple[Task, dict[str, Any]]]] = defaultdict(list)
+    for task, head in tasks_of(root, dataset, options):
         if task.key not in journal:
             if time.monotonic() > options.until:
                 continue
-            if bench is None or bench[0] != task.head:
-                bench = task.head, Bench(dataset, heads[task.head], options)
-            journal[task.key] = done = bench[1].task(task)
+            journal[task.key] = done = bench.task(task, head)
             if options.journal:
                 with options.journal.open("a") as file:
-                    file.write(json.dumps({"task": task.key, **done}) + "\n")
-            print(root.name, len(task.examples), task.name, _line([(task, done)]), flush=True)
-        by_count[len(task.examples)].append((task, journal[task.key]))
-    for count, found in by_count.items():
-        yield {"set": root.name, "examples": count, "tasks": len(found)} | _line(found)
+                    file.write(json.dumps({"task": task.key, "found": done}) + "\n")
+            print(root.name, task.shots, len(task.negatives), task.classes, _line([(task, done)]), flush=True)
+        rows[task.shots, len(task.negatives)].append((task, journal[task.key]))
+    for (shots, negatives), found in rows.items():
+        start: dict[str, Any] = {"set": root.name, "examples": shots}
+        if options.negatives != "0":
+            start["negatives"] = negatives
+        yield start | {"tasks": len(found)} | _line(found, intervals=True)
 
 
-def _line(found: Sequence[tuple[Task, dict[str, Any]]]) -> dict[str, Any]:
+def _line(found: Sequence[tuple[Task, dict[str, Any]]], intervals: bool = False) -> dict[str, Any]:
     """The figures of some tasks."""
-    line: dict[str, Any] = {}
-    for column in (*COLUMNS, *sorted({name for _, done in found for name in done["counts"]} - {*COLUMNS})):
-        sums: dict[str, NDArray[np.int64]] = defaultdict(lambda: np.zeros(2, np.int64))
-        for task, done in found:
-            if done["counts"].get(column):
-                sums[task.name] += np.sum(done["counts"][column], axis=0)
-        line[column] = round(float(np.mean([100 * i / max(u, 1) for i, u in sums.values()])), 1) if sums else None
-    misses = [
-        done["forecast"] - float(np.mean([i / max(u, 1) for i, u in done["counts"]["both"]]))
-        for task, done in found
-        if done["forecast"] is not None and len(task.queries) >= ENOUGH_QUERIES
+    ways = {way for _, done in found for answers in done.values() for way in answers}
+    line: dict[str, Any] = {"mIoU": _percent(_miou(found, "together"))}
+    if intervals:
+        draw = np.random.RandomState(0)
+        again = [
+            _miou([found[index] for index in draw.randint(len(found), size=len(found))], "together")
+            for _ in range(DRAWN_AGAIN)
+        ]
+        line["interval"] = " to ".join(str(_percent(np.percentile(again, each))) for each in (2.5, 97.5))
+    line["unrefined"] = _percent(_miou(found, "together", "unrefined"))
+    if "head alone" in ways:
+        line["head alone"] = _percent(_miou(found, "head alone"))
+    answers = [answer["together"] for _, done in found for answer in done.values()]
+    if "alone" in ways:
+        together, alone = (_by_class(found, way) for way in ("together", "alone"))
+        line["one at a time"] = _percent(float(np.mean(list(alone.values()))))
+        line["ratio"] = round(float(np.mean(list(together.values())) / np.mean(list(alone.values()))), 3)
+        line["worst ratio"] = round(min(together[name] / max(alone[name], 1e-6) for name in alone), 2)
+        answers += [answer["alone"] for _, done in found for answer in done.values()]
+    verdicts = [
+        (score, present, there)
+        for _, done in found
+        for each in done.values()
+        for score, present, there in zip(
+            *(each["together"][key] for key in ("scores", "present", "there")), strict=True
+        )
     ]
+    line["missed"] = _share([not present for _, present, there in verdicts if there])
+    if not all(there for *_, there in verdicts):
+        line["false alarms"] = _share([present for _, present, there in verdicts if not there])
+        line["AUROC"] = round(float(np.mean([auroc for answer in answers if (auroc := _auroc(answer)) is not None])), 3)
+    misses = [each["forecast"] - float(np.mean(each["iou"])) for each in answers if each["forecast"] is not None]
     line["forecast error"] = round(float(np.abs(misses).mean()), 3) if misses else None
     line["bias"] = round(float(np.mean(misses)), 3) if misses else None
+    promised = [
+        (each["presence forecast"], auroc)
+        for each in answers
+        if each["presence forecast"] is not None and (auroc := _auroc(each)) is not None
+    ]
+    if promised:
+        line["AUROC forecast error"] = round(float(np.mean([abs(a - b) for a, b in promised])), 3)
+    line["accused"] = _share([each["accused"] for each in answers])
+    line["fit, processor s"] = round(float(np.mean([each.get("fit processor s", 0) for each in answers])), 2)
     return line
 
 
-def presence(root: Path, options: argparse.Namespace, journal: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """A row for each class: whether it is there, where photos of the other classes are those without it."""
-    dataset = open_dataset(root, masks=options.masks)
-    bench = Bench(dataset, (options.head or ["default"])[0], options)
-    photos = photos_of(dataset, options.list)
-    for seed, (name, names) in enumerate(photos.items()):
-        others = sorted({each for other in photos for each in photos[other] if each not in names})
-        draw, most = np.random.RandomState(seed), SHOWN_FOR_PRESENCE + options.queries
-        with_it, without = ([group[i] for i in draw.permutation(len(group))[:most]] for group in (names, others))
-        row = bench.presence(name, with_it, without).row(bench.head.thresholds.presence)
-        print(root.name, name, row, flush=True)
-        yield {"set": root.name, "class": name} | row
+def _by_class(
+    found: Sequence[tuple[Task, dict[str, Any]]], way: str, counts: str = "counts"
+) -> dict[tuple[str, str], float]:
+    """The IoU of each class over the photos that show it."""
+    sums: dict[tuple[str, str], NDArray[np.int64]] = defaultdict(lambda: np.zeros(2, np.int64))
+    for task, done in found:
+        for name, answers in done.items():
+            for both, there in zip(answers[way][counts], answers[way]["there"], strict=True):
+                sums[task.dataset, name] += np.array(both) * there
+    return {name: float(inside / max(union, 1)) for name, (inside, union) in sums.items()}
+
+
+def _miou(found: Sequence[tuple[Task, dict[str, Any]]], way: str, counts: str = "counts") -> float:
+    return float(np.mean(list(_by_class(found, way, counts).values())))
+
+
+def _auroc(answer: dict[str, Any]) -> float | None:
+    """How often a photo with the class has a higher score than one without it; ties count half."""
+    both = list(zip(answer["scores"], answer["there"], strict=True))
+    pairs = [(a, b) for a, there in both if there for b, also in both if not also]
+    return sum((a > b) + (a == b) / 2 for a, b in pairs) / len(pairs) if pairs else None
+
+
+def _percent(share: float) -> float:
+    return round(100 * float(share), 1)
+
+
+def _share(verdicts: Sequence[bool]) -> float | None:
+    return round(sum(verdicts) / len(verdicts), 3) if verdicts else None
 
 
 def times(root: Path, options: argparse.Namespace, journal: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Seconds of the clock and of the processor for a fit and a prediction, with and without the learner."""
     dataset = open_dataset(root, masks=options.masks)
+    bench = Bench(dataset, options)
     name, names = next(iter(photos_of(dataset, options.list).items()))
-    number = 1 + list(dataset.classes).index(name)
     for count in (int(each) for each in options.examples.split(",")):
         examples = []
         for each in names[:count]:
-            photo, mask = dataset.image(each), _known(dataset.mask(each), number)
+            photo, mask = dataset.image(each), bench.truth(each, name)
             scale = TIMED_SIDE / max(photo.shape)
             size = (round(photo.shape[0] * scale), round(photo.shape[1] * scale))
             examples.append(Example(resize_photo(photo, size), {name: resize_mask(mask, size)}))
         asked = resize_photo(dataset.image(names[count]), size)
         row: dict[str, Any] = {"set": root.name, "examples": count}
         for learn in (False, True):
-            segmenter = Segmenter.load((options.head or ["default"])[0], device="cpu", learn=learn)
+            segmenter = bench.segmenter((options.head or ["default"])[0], learn)
             segmenter.fit(examples[:1]).predict(asked)  # warm
             for what, act in (("fit", lambda: segmenter.fit(examples)), ("predict", lambda: segmenter.predict(asked))):  # noqa: B023
                 clock, processor = time.perf_counter(), time.process_time()
@@ -368,18 +365,18 @@ def main() -> None:
     parser.add_argument("--masks", type=Path, help="a folder or zip of VOC masks that are not with the photos")
     parser.add_argument("--list", type=Path, action="append", default=[], help="photos of a class: name__class number")
     parser.add_argument("--half", choices=["even", "odd"], help="only every second photo of a class")
-    parser.add_argument("--examples", default="1,3,5,10")
-    parser.add_argument("--tasks", type=int, default=3, help="of each class")
-    parser.add_argument("--queries", type=int, default=10, help="of each task")
-    parser.add_argument("--presence", action="store_true", help="measure presence instead of masks")
-    parser.add_argument("--no-negatives", action="store_true", help="with --presence: show none without the class")
+    parser.add_argument("--examples", default="1,5", help="of each class")
+    parser.add_argument("--tasks", type=int, default=2, help="of each class, or through all classes with --joint")
+    parser.add_argument("--queries", type=int, default=10, help="of each class")
+    parser.add_argument("--joint", type=int, default=1, metavar="CLASSES", help="fit so many classes together")
+    parser.add_argument("--no-alone", action="store_true", help="with --joint: do not fit them one at a time as well")
+    parser.add_argument("--negatives", default="0", help="photos without the class that are shown: 0,2,4,8")
+    parser.add_argument("--head-alone", action="store_true", help="also without the learner")
     parser.add_argument("--times", action="store_true", help="measure seconds instead of masks")
     parser.add_argument("--head", action="append", help="one for all lists, or one for each --list")
-    parser.add_argument("--method", help="another method that can use the head, such as emat-prior")
-    parser.add_argument("--head-size", type=int, help="side of the square at which the head sees photos")
     parser.add_argument("--size", type=int, help="longest side at which the learner sees photos")
-    parser.add_argument("--no-forest", action="store_true")
-    parser.add_argument("--weights", help="columns in which the learner always has one of these weights: 0.1,1")
+    parser.add_argument("--refine", choices=["auto", "mobilesam", "guided", "none"], default="auto")
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--journal", type=Path, help="finished tasks are appended here and not done again")
     parser.add_argument("--minutes", type=float, default=math.inf, help="begin no task after so long")
@@ -387,20 +384,19 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     options.until = time.monotonic() + 60 * options.minutes
-    weights = [float(each) for each in options.weights.split(",")] if options.weights else []
-    options.mixtures = {f"weight {weight:g}": Mixture(1.0, weight, ONE_SHIFT) for weight in weights}
     journal: dict[str, Any] = {}
     if options.journal and options.journal.exists():
-        journal = {row.pop("task"): row for row in map(json.loads, options.journal.read_text().splitlines())}
-    measure = presence if options.presence else times if options.times else masks
+        journal = {row["task"]: row["found"] for row in map(json.loads, options.journal.read_text().splitlines())}
+    measure = times if options.times else measured
     rows = [row for root in options.datasets for row in measure(root, options, journal)]
     if not rows:
         parser.exit(1, "no task was done\n")
     if options.json:
         options.json.write_text(json.dumps(rows, indent=1) + "\n")
-    print("\n| " + " | ".join(rows[0]) + " |\n|" + "---|" * len(rows[0]))
+    columns = list(dict.fromkeys(column for row in rows for column in row))
+    print("\n| " + " | ".join(columns) + " |\n|" + "---|" * len(columns))
     for row in rows:
-        print("| " + " | ".join("" if value is None else str(value) for value in row.values()) + " |")
+        print("| " + " | ".join("" if (value := row.get(column)) is None else str(value) for column in columns) + " |")
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from emat import Example, Segmenter
 from emat.backbone import Backbone, build_backbone
 from emat.backbone.registry import DEFAULT_BACKBONE, find_backbone
 from emat.errors import EmatError
-from emat.methods.correlation import CorrelationMethod
+from emat.methods.correlation import NetworkMethod
 from emat.model import build
 
 COVER = 0.15  # of a support photo, by its mask
@@ -121,7 +121,7 @@ def main() -> None:
         torch.set_num_threads(chosen.threads)
     backbone = backbone_for_timing(chosen.backbone)
     torch.manual_seed(0)
-    method = CorrelationMethod(backbone, build("emat", backbone.channels), chosen.size)
+    method = NetworkMethod(backbone, build("emat", backbone.channels), chosen.size)
     segmenter = Segmenter(method.requires_grad_(False))
     costs = [cost(segmenter, ways, shots, chosen.repeats) for ways in chosen.ways for shots in chosen.shots]
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

@@ -10,15 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
+from emat.evaluation.absence import area_under_curve
 from emat.evaluation.metrics import TaskOutcome
 from emat.evaluation.results import read_results
-
-
-def area_under_curve(scores: list[float], truth: list[bool]) -> float:
-    """How often a present class scores above an absent one, a draw counting half."""
-    values, there = np.array(scores), np.array(truth)
-    present, absent = values[there][:, None], values[~there][None]
-    return float(((present > absent) + 0.5 * (present == absent)).mean())
 
 
 def main() -> None:
@@ -29,9 +23,11 @@ def main() -> None:
         for configuration, rows in zip(content["cells"], content["outcomes"], strict=True):
             if configuration["protocol"]["setting"] == "original":
                 outcomes = [TaskOutcome.from_row(row) for row in rows]
-                scores = [score for each in outcomes for score in each.scores or ()]
-                truth = [there for each in outcomes for there in each.truth]
-                print(f"{path.name}: fold {configuration['fold']}, {area_under_curve(scores, truth):.3f}")
+                scores = np.array([score for each in outcomes for score in each.scores or ()])
+                truth = np.array([there for each in outcomes for there in each.truth])
+                print(
+                    f"{path.name}: fold {configuration['fold']}, {area_under_curve(scores[truth], scores[~truth]):.3f}"
+                )
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 
 from emat.datasets.layouts import open_dataset
-from emat.evaluation.metrics import compute, count_outcome, judge_task, merge
+from emat.evaluation.metrics import ScoreCounts, compute, judge_task
 from emat.evaluation.run import load_evaluated
 from emat.methods import prior
 from emat.methods.base import TaskEvidence
@@ -75,7 +75,7 @@ def main() -> None:
                 decision = method.decide(TaskEvidence(task.evidence, (task.mask.shape[0], task.mask.shape[1])))
                 outcomes.append(judge_task(task.ways, decision.present, decision.label_map, task.mask))
         ids = sampler.class_ids
-        scores = compute(merge((count_outcome(outcome, ids) for outcome in outcomes), ids))
+        scores = compute(ScoreCounts.of(outcomes, ids))
         values = (scores.accuracy, scores.miou, scores.false_mask_rate)
         print(label, *(f"{100 * value:.1f}" for value in values), sep=" | ", flush=True)
 

@@ -31,10 +31,10 @@ from emat import Example, Segmenter
 from emat.datasets.dataset import Dataset
 from emat.datasets.layouts import open_dataset
 from emat.evaluation.run import load_evaluated
-from emat.files import write_text
 from emat.images import Pixels
 from emat.journal import Journal
 from emat.methods.base import PAPER_THRESHOLDS, TaskEvidence
+from emat.outputs import write_text
 from emat.refine.mobilesam import EncodedPhoto, MobileSAM, load_mobilesam
 from emat.refine.refiner import RULES, Refinement, can_draw, examples_suit, refine_maps
 from emat.tasks.sampling import TaskSampler, load_split

@@ -1,13 +1,15 @@
-"""How much memory `emat predict --tiles` takes for slides of several sizes, which should not grow with the slide.
+"""How much memory `emat predict` and `emat measure` take for slides, which should not grow with the slide.
 
     python benchmarks/slides.py                            5,000, 10,000 and 20,000 pixels a side
     python benchmarks/slides.py --sides 5000 --tile 1000   another size, in smaller windows
+    python benchmarks/slides.py --verb measure             with a table of all objects, joined across the windows
 
 Each slide is a tiled TIFF that is made tile by tile. It is predicted in a process of its own, and the highest resident
 memory of that process is measured, including Python and torch. Windows have the same size in all slides.
 """
 
 import argparse
+import csv
 import os
 import subprocess
 import sys
@@ -55,15 +57,20 @@ def fit(folder: Path) -> Path:
     return fitted
 
 
-def measure(fitted: Path, slide: Path, out: Path, windows: int) -> tuple[float, float, float]:
-    """Predict a slide; returns the highest resident memory in MB, processor seconds and the share of the cells."""
-    words = ["predict", str(fitted), str(slide), "-o", str(out), "--tiles", str(windows), "--max-pixels", "9000000"]
+def measure(verb: str, fitted: Path, slide: Path, out: Path, windows: int) -> tuple[float, float, str]:
+    """Predict or measure a slide; returns the highest resident memory in MB, processor seconds and what was found."""
+    words = [verb, str(fitted), str(slide), "-o", str(out), "--tiles", str(windows), "--max-pixels", "9000000"]
     process = subprocess.Popen([sys.executable, "-m", "emat", *words], stdout=subprocess.DEVNULL)
     _, status, used = os.wait4(process.pid, 0)
     if status:
-        raise SystemExit(f"predict ended with {os.waitstatus_to_exitcode(status)}")
-    share = float((out / "scores.csv").read_text().splitlines()[1].split(",")[3])
-    return used.ru_maxrss / 1024, used.ru_utime + used.ru_stime, share
+        raise SystemExit(f"{verb} ended with {os.waitstatus_to_exitcode(status)}")
+    with (out / ("scores.csv" if verb == "predict" else "photos.csv")).open() as file:
+        row = next(csv.DictReader(file))
+    if verb == "predict":
+        found = f"{float(row['cell: share of pixels']):.1%} (true {np.pi * RADIUS**2 / DISTANCE**2:.1%})"
+    else:
+        found = f"{row['count']} cells, {float(row['mean_area_px']):.0f} px each (true {np.pi * RADIUS**2:.0f})"
+    return used.ru_maxrss / 1024, used.ru_utime + used.ru_stime, found
 
 
 def main() -> None:
@@ -71,9 +78,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sides", type=int, nargs="+", default=[5_000, 10_000, 20_000], help="pixels a side")
     parser.add_argument("--tile", type=int, default=2_500, help="pixels a side of a window")
+    parser.add_argument("--verb", choices=("predict", "measure"), default="predict", help="what to do with the slides")
     options = parser.parse_args()
-    true = np.pi * RADIUS**2 / DISTANCE**2
-    print("| slide | windows | TIFF | highest memory | processor time | cells found (true share) |\n|" + "---:|" * 6)
+    print("| slide | windows | TIFF | highest memory | processor time | found |\n|" + "---:|" * 6)
     with tempfile.TemporaryDirectory() as scratch:
         fitted = fit(Path(scratch))
         for side in options.sides:
@@ -82,10 +89,10 @@ def main() -> None:
                 slide, tiles(side), shape=(side, side, 3), dtype=np.uint8, tile=(TILE, TILE),
                 photometric="rgb", compression="zlib", compressionargs={"level": 1}, bigtiff=True,
             )  # fmt: skip
-            memory, seconds, share = measure(fitted, slide, Path(scratch) / f"out-{side}", count)
+            memory, seconds, found = measure(options.verb, fitted, slide, Path(scratch) / f"out-{side}", count)
             size = f"{slide.stat().st_size / 1e6:.0f} MB"
             row = f"{side:,} x {side:,} | {count**2} | {size} | {memory:.0f} MB | {seconds:.0f} s"
-            print(f"| {row} | {share:.1%} ({true:.1%}) |", flush=True)
+            print(f"| {row} | {found} |", flush=True)
             slide.unlink()
 
 

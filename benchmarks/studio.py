@@ -21,8 +21,8 @@ from PIL import Image
 from playwright.sync_api import sync_playwright
 
 from emat import Segmenter
+from emat.backbone.mobilesam import find_mobilesam
 from emat.pictures.demo import demo_photos
-from emat.refine.mobilesam import find_mobilesam
 from emat.studio.server import serving
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -102,9 +102,9 @@ def measure_one(page: Any) -> None:
     began = time.process_time()
     page.set_input_files("#draft-files input", [photo(500, 1)])
     with page.expect_request(lambda request: request.url.endswith("/click")) as asked:
-        page.wait_for_selector("#editor .status >> text=/Ready|Click an object/")
+        page.wait_for_selector("#editor .status >> text=/Ready|Click one object/")
         page.locator("#editor canvas").click()
-        page.wait_for_selector(".outline-actions")
+        page.wait_for_selector(".object-actions")
     report("a photo is opened in the editor: until its first click is answered", f"{time.process_time() - began:.2f} s")
     began = time.process_time()
     fastest = page.evaluate(CLICK, [asked.value.url, CLICKS])

@@ -22,7 +22,7 @@ from rich.table import Table
 
 from emat.backbone.registry import find_backbone
 from emat.methods.base import Features, LossWeights, TrainingBatch
-from emat.methods.correlation import CorrelationMethod
+from emat.methods.correlation import NetworkMethod
 from emat.model import FORMS, build
 
 BACKBONE, SIZE = "dinov2-s", 700
@@ -49,7 +49,7 @@ class Row:
 def step(method_name: str, cover: float, tasks: int) -> None:
     """One step; prints the bytes of its tokens and its peak beyond what was there before."""
     backbone = find_backbone(BACKBONE).build()
-    method = CorrelationMethod(backbone, build(method_name, backbone.channels), SIZE)
+    method = NetworkMethod(backbone, build(method_name, backbone.channels), SIZE)
     rows, columns = backbone.grid(SIZE, SIZE)
     shape = (backbone.channels, 1 + rows * columns, backbone.width)
     queries, supports = ([Features((torch.randn(shape),), (SIZE, SIZE)) for _ in range(tasks)] for _ in range(2))

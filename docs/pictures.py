@@ -6,6 +6,7 @@
 Mermaid itself is not part of the project. `npm pack mermaid@11` fetches it; the file is `package/dist/mermaid.min.js`.
 """
 
+import os
 import shutil
 import subprocess
 import sys
@@ -29,6 +30,7 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 CUB = demo_photos().queries["a cub"]
 FLAT, OTHER = 64, 192  # colours of a picture's palette: the most frequent ones exactly, and some for photos
 PATIENCE = 600_000  # milliseconds
+DEMO_WIDTH = 1216  # pixels
 WIDEST = 900  # pixels of a picture
 # Name, width of the window, colours, and which part of the page.
 SCREENS = (
@@ -48,11 +50,17 @@ MERMAID_OPTIONS = {
 }
 
 
-def picture_of_demo() -> None:
-    """What `emat demo` ends with."""
-    with tempfile.TemporaryDirectory() as folder:
-        subprocess.run([sys.executable, "-m", "emat", "demo", "--out", folder], check=True)
-        shutil.copy(Path(folder) / "demo.png", IMAGES / "demo.png")
+def pictures_of_demos() -> None:
+    """What `emat demo --crisp` and `emat demo nuclei` end with on a new machine."""
+    for words, shown in ((("cats", "--crisp"), "demo.png"), (("nuclei",), "demo-nuclei.png")):
+        with tempfile.TemporaryDirectory() as folder:
+            environment = {**os.environ, "EMAT_HOME": folder}
+            command = [sys.executable, "-m", "emat", "demo", *words, "--out", folder]
+            subprocess.run(command, check=True, env=environment)
+            with Image.open(Path(folder) / "demo.png") as drawn:
+                picture = drawn.convert("RGB")
+        picture = picture.resize((DEMO_WIDTH, round(picture.height * DEMO_WIDTH / picture.width)))
+        picture.quantize(256).save(IMAGES / shown, optimize=True)
 
 
 def pictures_of_studio() -> None:
@@ -97,7 +105,7 @@ def click(page: Any) -> None:
     middle = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
     page.mouse.click(*middle)
     if page.locator("[data-tool=click]").get_attribute("aria-disabled") == "false":
-        page.wait_for_selector(".outline-actions:visible")
+        page.wait_for_selector(".object-actions:visible")
     page.wait_for_timeout(500)
 
 
@@ -143,7 +151,7 @@ def pictures_of_diagrams(mermaid: Path) -> None:
 if __name__ == "__main__":
     match sys.argv[1:]:
         case ["screens"]:
-            picture_of_demo()
+            pictures_of_demos()
             pictures_of_studio()
         case ["diagrams", mermaid]:
             pictures_of_diagrams(Path(mermaid))

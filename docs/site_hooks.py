@@ -1,4 +1,4 @@
-"""Hooks of the documentation site: diagrams as pictures, and the command line's help.
+"""Hooks of the documentation site: diagrams as pictures, the command line's help, and the codes of errors.
 
 GitHub draws Mermaid diagrams by itself. The theme would load Mermaid from another server for that, so the site shows
 the pictures that `python docs/pictures.py diagrams` made of them.
@@ -15,6 +15,7 @@ DOCS = Path(__file__).parent
 DIAGRAMS = "images/diagrams"
 DIAGRAM = re.compile(r"<!-- diagram (?P<name>[\w-]+): (?P<title>.*?) -->\n```mermaid\n(?P<source>.*?)```\n", re.DOTALL)
 COMMANDS = "<!-- the help of every command -->"
+ERRORS = "<!-- the code of every error -->"
 
 
 def diagrams(markdown: str) -> Iterator[tuple[str, str]]:
@@ -29,7 +30,7 @@ def source_hash(source: str) -> str:
 
 
 def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> str:
-    """Put pictures in the place of diagrams, and the help of all commands in the place of its mark."""
+    """Put pictures in the place of diagrams, and help texts and codes of errors in the place of their marks."""
     here = page.file.src_uri.rpartition("/")[0]
 
     def picture(match: re.Match[str]) -> str:
@@ -37,7 +38,16 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> st
         return f'<div class="diagram" markdown>\n![{match["title"]}]({path})\n</div>\n'
 
     markdown = DIAGRAM.sub(picture, markdown)
-    return markdown.replace(COMMANDS, "\n".join(command_help())) if COMMANDS in markdown else markdown
+    if COMMANDS in markdown:
+        markdown = markdown.replace(COMMANDS, "\n".join(command_help()))
+    return markdown.replace(ERRORS, error_codes()) if ERRORS in markdown else markdown
+
+
+def error_codes() -> str:
+    """The table of all codes of errors as Markdown."""
+    from emat.errors import CODES
+
+    return "\n".join(["| code | meaning |", "|---|---|", *(f"| `{code}` | {CODES[code]} |" for code in CODES)])
 
 
 def command_help() -> Iterator[str]:
@@ -65,15 +75,21 @@ def _help_of(command: Any, name: str, heading: str) -> Iterator[str]:
 
 
 def _options(command: Any) -> Iterator[str]:
-    rows = []
+    """A table of the options for each panel of the help, with their defaults."""
+    rows: dict[str, list[str]] = {}
     for option in command.params:
         if getattr(option, "hidden", False) or option.name == "help":
             continue
         names = ", ".join(f"`{word}`" for word in [*option.opts, *option.secondary_opts] if word.startswith("-"))
         help_text = " ".join((getattr(option, "help", None) or "").split()).replace("|", "\\|")
-        rows.append(f"| {names or f'`{option.name.upper()}`'} | {help_text} |")
-    if rows:
-        yield "\n".join(["| option | meaning |", "|---|---|", *rows]) + "\n"
+        if option.required:
+            help_text += " Required."
+        elif isinstance(option.default, (str, int, float, Path)) and not isinstance(option.default, bool):
+            help_text += f" Default: `{option.default}`."
+        panel = getattr(option, "rich_help_panel", None) or "Arguments"
+        rows.setdefault(panel, []).append(f"| {names or f'`{option.name.upper()}`'} | {help_text} |")
+    for panel, lines in rows.items():
+        yield "\n".join([f"| {panel} | |", "|---|---|", *lines]) + "\n"
 
 
 def _as_markdown(text: str) -> str:

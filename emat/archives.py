@@ -43,9 +43,11 @@ def archive_members(path: Path) -> list[ArchiveMember]:
         for name, size in _listed(path):
             member = ArchiveMember(_safe(name, path), size)
             if member.name in members:
-                raise EmatError(f"{path} holds {name!r} twice; do not use it")
+                raise EmatError("unsafe-archive", f"{path} holds {name!r} twice; do not use it")
             if size > LARGEST_MEMBER:
-                raise EmatError(f"{path} says that {name!r} has {size} bytes, which is too much; do not use it")
+                raise EmatError(
+                    "unsafe-archive", f"{path} says that {name!r} has {size} bytes, which is too much; do not use it"
+                )
             members[member.name] = member
     return list(members.values())
 
@@ -114,7 +116,9 @@ def _safe(name: str, path: Path) -> str:
     try:
         return inner_name(name.rstrip("/"))
     except EmatError:
-        raise EmatError(f"{path} holds the name {name!r}, which leads out of the archive; do not use it") from None
+        raise EmatError(
+            "path-leads-out", f"{path} holds the name {name!r}, which leads out of the archive; do not use it"
+        ) from None
 
 
 @contextmanager
@@ -130,4 +134,4 @@ def _readable(path: Path) -> Iterator[None]:
             else "damaged, cut short, or neither a zip nor a tar"
         )
         reason = str(error).strip() or type(error).__name__
-        raise EmatError(f"{path} is {what} ({reason}); fetch it again") from None
+        raise EmatError("damaged-file", f"{path} is {what} ({reason}); fetch it again") from None

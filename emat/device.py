@@ -19,7 +19,7 @@ from emat.errors import EmatError
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-WORKERS_AT_MOST = 8  # because each worker needs its own intermediate memory
+MOST_WORKERS = 8  # because each worker needs its own intermediate memory
 
 
 @dataclass(frozen=True)
@@ -68,9 +68,13 @@ def choose_device(name: str | torch.device | None = None) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError as error:
-        raise EmatError(f"there is no device {str(name)!r}; this machine has {', '.join(here)}, or auto") from error
+        raise EmatError(
+            "unknown-device", f"there is no device {str(name)!r}; this machine has {', '.join(here)}, or auto"
+        ) from error
     if not any(there == str(device) or there == f"{device}:0" for there in here):  # cuda is cuda:0
-        raise EmatError(f"the device {str(name)!r} is not available; this machine has {', '.join(here)}, or auto")
+        raise EmatError(
+            "unknown-device", f"the device {str(name)!r} is not available; this machine has {', '.join(here)}, or auto"
+        )
     return device
 
 
@@ -88,7 +92,9 @@ def autocast(device: torch.device, dtype: torch.dtype | None) -> AbstractContext
         return nullcontext()
     unfit = device.type == "cuda" and dtype is torch.bfloat16 and not torch.cuda.is_bf16_supported()
     if dtype not in (torch.float16, torch.bfloat16) or unfit or not torch.amp.is_autocast_available(device.type):
-        raise EmatError(f"{device} does not support {str(dtype).removeprefix('torch.')}; use float32")
+        raise EmatError(
+            "device-precision", f"{device} does not support {str(dtype).removeprefix('torch.')}; use float32"
+        )
     return torch.autocast(device.type, dtype)
 
 
@@ -160,7 +166,7 @@ def all_cores(device: torch.device, workers: int | None = None) -> Iterator[Work
         workers: The number of workers; chosen by the number of threads if not given.
     """
     threads = torch.get_num_threads()
-    count = min(threads, WORKERS_AT_MOST) if workers is None else workers
+    count = min(threads, MOST_WORKERS) if workers is None else workers
     if device.type != "cpu" or count < 2:
         yield Workers()
         return

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from emat.device import choose_device
-from emat.errors import EmatError
+from emat.errors import EmatError, needs_extra
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
 
-PATIENCE = timedelta(days=7)  # how long the first process of an evaluation waits for the slowest
-BACKENDS = ("gloo", "NCCL")  # the message of a broken connection contains one of these names
+BARRIER_TIMEOUT = timedelta(days=7)  # how long the first process of an evaluation waits for the slowest
+BACKEND_NAMES = ("gloo", "NCCL")  # the message of a broken connection contains one of these names
 
 
-def started_processes() -> tuple[int, int] | None:
+def torchrun_processes() -> tuple[int, int] | None:
     """Return how many processes torchrun has started on each machine, and on how many machines; None without it."""
     if "LOCAL_WORLD_SIZE" not in os.environ:
         return None
@@ -45,25 +45,21 @@ def open_fabric(
     Raises:
         EmatError: Lightning is not installed, or the machine does not have these devices.
     """
-    try:
+    with needs_extra("training", "train"):
         from lightning.fabric import Fabric
-    except ImportError:
-        raise EmatError(
-            'training and several devices need Lightning; install it with: pip install "emat[train]"'
-        ) from None
-    with _impossible_requests_explained():
+    with _explained():
         return Fabric(accelerator=device, devices=devices, num_nodes=nodes, strategy=strategy, precision=precision)
 
 
 def start(fabric: "Fabric") -> None:
     """Start all processes, and wait until each of them has called this function."""
-    with _impossible_requests_explained():
+    with _explained():
         fabric.launch()
     fabric.barrier()
 
 
 @contextmanager
-def errors_of_process(fabric: "Fabric", to_go_on: str) -> Iterator[None]:
+def errors_with_rank(fabric: "Fabric", to_go_on: str) -> Iterator[None]:
     """Add the number of the process to errors inside the block, and explain a lost connection.
 
     Args:
@@ -73,10 +69,10 @@ def errors_of_process(fabric: "Fabric", to_go_on: str) -> Iterator[None]:
     try:
         yield
     except EmatError as error:
-        raise _of_process(fabric.global_rank, error) from None
+        raise _with_rank(fabric.global_rank, error) from None
     except RuntimeError as error:
         reason = str(error).partition("\n")[0]
-        if fabric.world_size == 1 or not any(name in reason for name in BACKENDS):
+        if fabric.world_size == 1 or not any(name in reason for name in BACKEND_NAMES):
             raise
         raise _lost(fabric.global_rank, to_go_on, reason) from None
 
@@ -88,24 +84,24 @@ class Processes:
     Attributes:
         rank: The number of this process, from 0.
         count: The number of processes.
-        on_machine: How many processes share the memory of this machine.
+        per_machine: How many processes share the memory of this machine.
         device: The device of this process; None for the device that the method is on.
         start: Starts the other processes.
-        wait: Returns when all processes have called it.
-        from_first: Gives all processes the text that the first one passes.
+        barrier: Returns when all processes have called it.
+        broadcast: Gives all processes the text that the first one passes.
     """
 
     rank: int = 0
     count: int = 1
-    on_machine: int = 1
+    per_machine: int = 1
     device: torch.device | None = None
     start: Callable[[], None] = lambda: None
-    wait: Callable[[], None] = lambda: None
-    from_first: Callable[[str], str] = lambda text: text
+    barrier: Callable[[], None] = lambda: None
+    broadcast: Callable[[str], str] = lambda text: text
 
-    def own(self, error: EmatError) -> EmatError:
+    def with_rank(self, error: EmatError) -> EmatError:
         """Add the number of this process to an error, unless it is the first process."""
-        return _of_process(self.rank, error)
+        return _with_rank(self.rank, error)
 
 
 ALONE = Processes()
@@ -124,15 +120,15 @@ def find_processes(devices: int | None = None, nodes: int = 1, device: str | Non
         EmatError: A number is below 1, Lightning is not installed, or a device does not exist.
     """
     if devices is None:
-        devices, nodes = started_processes() or (1, nodes)
+        devices, nodes = torchrun_processes() or (1, nodes)
     if devices < 1 or nodes < 1:
-        raise EmatError(f"at least one device and one node are needed, not {devices} and {nodes}")
+        raise EmatError("bad-number", f"at least one device and one node are needed, not {devices} and {nodes}")
     if devices == nodes == 1:
         return Processes(device=choose_device(device))
     kind = choose_device(device).type
-    fabric = open_fabric(kind, devices, nodes, strategy=_patient_strategy())
+    fabric = open_fabric(kind, devices, nodes, strategy=_strategy_with_timeout())
 
-    def wait() -> None:
+    def barrier() -> None:
         try:
             fabric.barrier()
         except RuntimeError as error:
@@ -140,34 +136,35 @@ def find_processes(devices: int | None = None, nodes: int = 1, device: str | Non
             raise _lost(fabric.global_rank, "the same command goes on from here", reason) from None
 
     return Processes(
-        fabric.global_rank, fabric.world_size, devices, fabric.device, fabric.launch, wait, fabric.broadcast
+        fabric.global_rank, fabric.world_size, devices, fabric.device, fabric.launch, barrier, fabric.broadcast
     )
 
 
-def _patient_strategy() -> Any:
+def _strategy_with_timeout() -> Any:
     try:
         from lightning.fabric.strategies.ddp import DDPStrategy
     except ImportError:
         return "auto"  # open_fabric explains what is missing
-    return DDPStrategy(timeout=PATIENCE)
+    return DDPStrategy(timeout=BARRIER_TIMEOUT)
 
 
-def _of_process(rank: int, error: EmatError) -> EmatError:
-    return EmatError(f"process {rank}: {error}") if rank else error
+def _with_rank(rank: int, error: EmatError) -> EmatError:
+    return EmatError(error.code, f"process {rank}: {error}") if rank else error
 
 
 def _lost(rank: int, to_go_on: str, reason: str) -> EmatError:
     return EmatError(
+        "lost-process",
         f"process {rank} lost the connection to another process, whose own message says why it stopped; {to_go_on} "
-        f"({reason})"
+        f"({reason})",
     )
 
 
 @contextmanager
-def _impossible_requests_explained() -> Iterator[None]:
+def _explained() -> Iterator[None]:
     from lightning.fabric.utilities.exceptions import MisconfigurationException
 
     try:
         yield
     except (ValueError, RuntimeError, MisconfigurationException) as error:
-        raise EmatError(f"this machine cannot do that: {' '.join(str(error).split())}") from None
+        raise EmatError("unknown-device", f"this machine cannot do that: {' '.join(str(error).split())}") from None

@@ -10,7 +10,7 @@ import hashlib
 import os
 import threading
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +26,7 @@ from emat.images import Pixels
 from emat.methods.base import Features, Method
 from emat.tensor_files import digest, write_tensors
 
-FORMAT = "emat features 1"
+FORMAT = "emat features 2"
 SUFFIX = ".safetensors"
 # These three are fractions of the limit.
 CHECK_AFTER = 0.01  # a process checks the size of the whole folder after it has written this much
@@ -79,7 +79,7 @@ class FeatureCache:
         disk_bytes: int | None = None,
     ) -> None:
         if dtype not in (torch.float32, torch.float16):
-            raise EmatError(f"features are kept as float32 or float16, not {dtype}")
+            raise EmatError("tensor-type", f"features are kept as float32 or float16, not {dtype}")
         self.method, self.dtype = method, dtype
         self._memory_bytes = memory_bytes
         self._kept = FeatureMemory(memory_bytes)
@@ -114,6 +114,15 @@ class FeatureCache:
             kept = self._find_or_encode(key, photo)
         return self._on_device(kept)
 
+    def forget(self, names: Iterable[str]) -> None:
+        """Give up the memory of photos that `features_of` will hardly be asked for again; what is on disk stays."""
+        with self._lock:
+            for name in names:
+                key = self._key_of_name.pop(name, None)
+                if key is not None:
+                    self._kept.drop(key)
+                    self._encoding.pop(key, None)
+
     def clear(self) -> None:
         """Free the memory; what is on disk stays. Features are computed again when they are needed."""
         with self._lock:
@@ -129,7 +138,7 @@ class FeatureCache:
 
     def _key(self, photo: Pixels) -> str:
         if photo.ndim != 3 or photo.shape[2] != 3 or photo.dtype.name != "uint8":
-            raise EmatError(f"a photo is (H, W, 3) uint8, not {photo.shape} {photo.dtype}")
+            raise EmatError("photo-array", f"a photo is (H, W, 3) uint8, not {photo.shape} {photo.dtype}")
         content = hashlib.sha256(str(photo.shape).encode())
         content.update(np.ascontiguousarray(photo).data)
         return f"{content.hexdigest()[:40]}-{self._state}"
@@ -198,7 +207,7 @@ class FeatureFolder:
 
     def __init__(self, path: Path, limit: int | None = None) -> None:
         if path.exists() and not path.is_dir():
-            raise EmatError(f"features cannot be kept in {path}: it is not a folder; choose another")
+            raise EmatError("not-a-folder", f"features cannot be kept in {path}: it is not a folder; choose another")
         self.path, self.limit = path, limit
         self.bytes = sum(size for _, size, _ in self._files())  # other processes' files count after a check
         self._unchecked = 0  # bytes that this process has written since its last check
@@ -227,7 +236,7 @@ class FeatureFolder:
             if self.limit is not None and self._unchecked >= CHECK_AFTER * self.limit:
                 self._make_room(self.limit)
         except (OSError, EmatError) as error:
-            raise EmatError(f"features cannot be kept in {self.path}: {error}") from None
+            raise EmatError("cannot-write", f"features cannot be kept in {self.path}: {error}") from None
 
     def _make_room(self, limit: int) -> None:
         """Check the size of the whole folder, and remove the oldest files if it is above the limit."""
@@ -266,6 +275,7 @@ class FeatureMemory:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._slots: OrderedDict[str, int] = OrderedDict()  # the slot of each key, the one used longest ago first
+        self._free: list[int] = []  # slots whose photos were dropped
         self._blocks: list[Tensor] = []  # each (slots, bytes of a slot) uint8
         self._like: Features | None = None  # the shapes and types of all features, taken from the first
 
@@ -294,10 +304,19 @@ class FeatureMemory:
         capacity = self._limit // _bytes(features)
         if capacity == 0:
             return
-        slot = self._slots.popitem(last=False)[1] if len(self._slots) >= capacity else len(self._slots)
+        if self._free:
+            slot = self._free.pop()
+        else:
+            slot = self._slots.popitem(last=False)[1] if len(self._slots) >= capacity else len(self._slots)
         for part, tensor in zip(self._parts(slot), features.tensors, strict=True):
             part.copy_(tensor)
         self._slots[key] = slot
+
+    def drop(self, key: str) -> None:
+        """Leave the slot of a key, if it has one, to the next photo."""
+        slot = self._slots.pop(key, None)
+        if slot is not None:
+            self._free.append(slot)
 
     def _parts(self, slot: int) -> list[Tensor]:
         """Return views of the slot's memory that have the shapes and types of the features."""

@@ -1,30 +1,25 @@
-"""Functions for files: writing them whole, locks, hashes, lists of folders, and names of photos.
+"""Reading files: opening what a user gave within limits, finding files in folders, hashes, locks, and names of photos.
 
-A file is written under a hidden name first and renamed when it is complete, so that an interrupted run never leaves
-half a file. `whole_file` does this for the whole package.
+`outputs` writes them.
 """
 
-import errno
 import hashlib
-import itertools
 import json
 import os
-import platform
-import shutil
 import stat
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
-from functools import cache
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import IO, Any
 
 from filelock import FileLock, Timeout
 from platformdirs import user_cache_dir
 
 from emat.errors import EmatError
 
-UNFINISHED = ".emat-unfinished-"  # begins the names of files that are not complete
-_numbers = itertools.count(1)
+LARGEST_TEXT = 16 << 20  # bytes of a list of classes or names
+MOST_DIGITS = 9  # of a number in a text
+LONGEST_SHOWN = 300  # characters of a path in a sentence
 
 
 def emat_home() -> Path:
@@ -33,106 +28,74 @@ def emat_home() -> Path:
     It is the folder in the environment variable `EMAT_HOME`, or `emat` in the cache folder of the platform.
     """
     chosen = os.environ.get("EMAT_HOME")
-    return Path(chosen).expanduser() if chosen else Path(user_cache_dir("emat", appauthor=False, opinion=False))
+    return from_user(chosen) if chosen else Path(user_cache_dir("emat", appauthor=False, opinion=False))
 
 
 @contextmanager
-def whole_file(path: Path) -> Iterator[Path]:
-    """Write a file whole or not at all.
-
-    Args:
-        path: The file to write. Its folder is made if it is not there.
-
-    Yields:
-        Another path, to write to. When the block ends without an error, that file is renamed to `path`; otherwise it
-        is removed and `path` stays as it was.
+def open_input(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file that was given to emat; whatever reads a user's file opens it here.
 
     Raises:
-        EmatError: The file cannot be written, for example because the disk is full.
-    """
-    unfinished = path.with_name(f"{UNFINISHED}{_machine()}-{os.getpid()}-{next(_numbers)}")
-    try:
-        with writing(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            remove_unfinished(path.parent)
-            yield unfinished
-            os.replace(unfinished, path)
-    finally:
-        with suppress(OSError):
-            unfinished.unlink()
-
-
-@contextmanager
-def temporary_folder(parent: Path) -> Iterator[Path]:
-    """Make a folder in `parent` that is removed when the block ends; if the process is killed, by the next one."""
-    folder = parent / f"{UNFINISHED}{_machine()}-{os.getpid()}-{next(_numbers)}"
-    with writing(folder):
-        parent.mkdir(parents=True, exist_ok=True)
-        remove_unfinished(parent)
-        folder.mkdir()
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-@cache
-def remove_unfinished(folder: Path) -> None:
-    """Remove what killed processes of this machine left unfinished in a folder; once in a process."""
-    import psutil
-
-    with suppress(OSError):
-        for name in os.listdir(folder):
-            machine, _, rest = name.removeprefix(UNFINISHED).partition("-")
-            process = rest.partition("-")[0]
-            if not name.startswith(UNFINISHED) or machine != _machine() or not process.isdecimal():
-                continue
-            if not psutil.pid_exists(int(process)):
-                with suppress(OSError):
-                    shutil.rmtree(folder / name) if (folder / name).is_dir() else (folder / name).unlink()
-
-
-@cache
-def _machine() -> str:
-    """Return a short name of this machine. Others may share a folder, and their processes cannot be seen here."""
-    return hashlib.sha256(platform.node().encode()).hexdigest()[:8]
-
-
-class WriteError(EmatError):
-    """Something could not be written. A run of many photos stops then: the next one could not be written either."""
-
-
-@contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Turn an OSError inside the block into a `WriteError` that says what to do."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno == errno.ENAMETOOLONG:
-            raise EmatError(f"the name {path.name[:60]!r}... is too long for a file; shorten it") from None
-        raise WriteError(
-            f"{path} cannot be written: {error.strerror or error}; choose another folder or make room"
-        ) from None
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write `text` to `path` as UTF-8, whole or not at all."""
-    with whole_file(path) as unfinished:
-        unfinished.write_text(text, encoding="utf-8")
-
-
-def read_text(path: Path) -> str:
-    """Read a UTF-8 text file.
-
-    Raises:
-        EmatError: The file cannot be read, or is not UTF-8 text.
+        EmatError: It does not exist, may not be read, is a folder, or is a pipe or a device, which might never end.
+            Also if reading inside the block fails.
     """
     try:
-        return path.read_text(encoding="utf-8")
+        # Without O_NONBLOCK, to open a pipe would wait for somebody who writes to it.
+        number = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    except (OSError, ValueError) as error:  # for example a name that is too long, or has a zero byte
+        raise unreadable(path, error) from None
+    mode = os.fstat(number).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(number)
+        what = "a folder" if stat.S_ISDIR(mode) else "a pipe or a device"
+        raise EmatError("not-a-file", f"{path} is not a file but {what}; give a file")
+    try:
+        with open(number, "rb") as file:
+            yield file
     except OSError as error:
-        raise EmatError(f"{path} cannot be read: {error.strerror or error}") from None
+        raise unreadable(path, error) from None
+
+
+def unreadable(path: Path, error: OSError | ValueError) -> EmatError:
+    """Return the error for a file that the operating system does not give."""
+    sentence = f"{shown(path)} cannot be read: {getattr(error, 'strerror', None) or error}"
+    if isinstance(error, FileNotFoundError):
+        return EmatError("no-such-file", sentence)
+    return EmatError("cannot-read", sentence)
+
+
+def shown(path: Path | str) -> str:
+    """Return a path for a sentence, the middle of a very long one left out."""
+    text = str(path)
+    return text if len(text) <= LONGEST_SHOWN else f"{text[:60]}...{text[-20:]}"
+
+
+def limited(file: IO[bytes], most: int, name: str) -> bytes:
+    """Read a file that is open to its end; EmatError if it has more than `most` bytes."""
+    content = file.read(most + 1)
+    if len(content) > most:
+        raise EmatError(
+            "file-too-large", f"{name} has more than {most >> 20} MB, which is too much for text; check what it is"
+        )
+    return content
+
+
+def as_text(content: bytes, name: str) -> str:
+    """Decode UTF-8; EmatError if it is something else."""
+    try:
+        return content.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise EmatError(f"{path} cannot be read as text; save it as UTF-8") from None
+        raise EmatError("not-text", f"{name} cannot be read as text; save it as UTF-8") from None
+
+
+def read_text(path: Path, most: int = LARGEST_TEXT) -> str:
+    """Read a UTF-8 text file of at most `most` bytes.
+
+    Raises:
+        EmatError: The file cannot be read, is larger, or is not UTF-8 text.
+    """
+    with open_input(path) as file:
+        return as_text(limited(file, most, str(path)), str(path))
 
 
 def read_json(path: Path) -> Any:
@@ -141,23 +104,29 @@ def read_json(path: Path) -> Any:
     Raises:
         EmatError: The file cannot be read, is a pipe or a device, or is not JSON.
     """
-    refuse_pipe(path)
+    with open_input(path) as file:
+        content = file.read()
     try:
-        return json.loads(path.read_bytes())
-    except OSError as error:
-        raise EmatError(f"{path} cannot be read: {error.strerror or error}") from None
+        return json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise EmatError(f"{path} is not JSON ({error}); fetch or save it again") from None
+        raise EmatError("bad-syntax", f"{path} is not JSON ({error}); fetch or save it again") from None
 
 
-def refuse_pipe(path: Path) -> None:
-    """Raise an EmatError if `path` is a pipe or a device, which might never end."""
+def is_number(text: str) -> bool:
+    """Whether a text is a whole number of at most nine digits; Python refuses to read one of thousands.
+
+    >>> is_number("12"), is_number("-1"), is_number("1" * 5000)
+    (True, False, False)
+    """
+    return text.isascii() and text.isdecimal() and len(text) <= MOST_DIGITS
+
+
+def from_user(path: Path | str) -> Path:
+    """Return a path that a user gave, with `~` replaced by the home folder; EmatError if there is none."""
     try:
-        mode = path.stat().st_mode
-    except (OSError, ValueError):
-        return  # opening it will say what is wrong
-    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-        raise EmatError(f"{path} is not a file but a pipe or a device; save it to a file first")
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise EmatError("no-such-file", f"{shown(path)} names a user who does not exist; check it") from None
 
 
 def is_file(path: Path) -> bool:
@@ -176,30 +145,8 @@ def read_names(path: Path) -> tuple[str, ...]:
     """
     names = tuple(dict.fromkeys(line.strip() for line in read_text(path).splitlines() if line.strip()))
     if not names:
-        raise EmatError(f"{path} has no name of a photo; write one on each line")
+        raise EmatError("empty-list", f"{path} has no name of a photo; write one on each line")
     return names
-
-
-def check_output(path: Path) -> None:
-    """Make the folder of `path` and check that a file can be written there.
-
-    Long work calls this before it starts, so that it does not fail at the end.
-
-    Raises:
-        EmatError: `path` is a folder, or nothing can be written there.
-    """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise _refused(path, error.strerror or str(error)) from None
-    if path.is_dir():
-        raise _refused(path, "it is a folder")
-    if not os.access(path.parent, os.W_OK):
-        raise _refused(path, f"you may not write to the folder {path.parent}")
-
-
-def _refused(path: Path, reason: str) -> EmatError:
-    return EmatError(f"{path} cannot be written: {reason}; name another file with --out")
 
 
 @contextmanager
@@ -211,14 +158,22 @@ def locked(path: Path, waiting: Callable[[], None]) -> Iterator[None]:
     Args:
         path: The lock file.
         waiting: Called once if another process has the lock.
+
+    Raises:
+        EmatError: The lock file cannot be written.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(path)
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         lock.acquire(timeout=0)
     except Timeout:
         waiting()
         lock.acquire()
+    except OSError as error:
+        raise EmatError(
+            "cannot-write",
+            f"{path} cannot be written: {error.strerror or error}; choose another one with EMAT_HOME or --cache",
+        ) from None
     try:
         yield
     finally:
@@ -263,13 +218,27 @@ def _is_there(asked: Callable[[], bool]) -> bool:
 def file_sha256(path: Path) -> str:
     """Return the SHA-256 of a file, as `sha256sum` prints it."""
     total = hashlib.sha256()
-    try:
-        with path.open("rb") as file:
-            while block := file.read(1 << 20):
-                total.update(block)
-    except OSError as error:
-        raise EmatError(f"{path} cannot be read: {error.strerror or error}") from None
+    with open_input(path) as file:
+        while block := file.read(1 << 20):
+            total.update(block)
     return total.hexdigest()
+
+
+def folder_sha256(folder: Path) -> str:
+    """Return a SHA-256 of the names and contents of all files below a folder."""
+    total = hashlib.sha256()
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        total.update(f"{path.relative_to(folder).as_posix()}|{file_sha256(path)}\n".encode(errors="surrogateescape"))
+    return total.hexdigest()
+
+
+def content_state(path: Path) -> str:
+    """Return the size, the time and the SHA-256 of a file, which change when the file is replaced."""
+    try:
+        found = path.stat()
+    except (OSError, ValueError) as error:
+        raise unreadable(path, error) from None
+    return f"{found.st_size} {found.st_mtime_ns} {file_sha256(path)}"
 
 
 def files_state(paths: Iterable[Path], start: str = "") -> str:
@@ -279,7 +248,7 @@ def files_state(paths: Iterable[Path], start: str = "") -> str:
         try:
             found = path.stat()
         except OSError as error:
-            raise EmatError(f"{path} cannot be read: {error.strerror}; restore it or check the data set") from None
+            raise unreadable(path, error) from None
         state.update(f"{path.name}|{found.st_size}|{found.st_mtime_ns}\n".encode())
     return state.hexdigest()
 
@@ -302,10 +271,12 @@ def inner_name(name: str) -> str:
     'cats/a.jpg'
     """
     if not is_text(name):
-        raise EmatError(f"the file name {os.fsencode(name)!r} is not UTF-8; rename the file")
+        raise EmatError("bad-file-name", f"the file name {os.fsencode(name)!r} is not UTF-8; rename the file")
     parts = [part for part in name.replace("\\", "/").split("/") if part != "."]
     if "" in parts or ".." in parts or not parts or ":" in parts[0] or "\0" in name:
-        raise EmatError(f"the file name {name!r} leads out of the photo folder; make it relative to that folder")
+        raise EmatError(
+            "path-leads-out", f"the file name {name!r} leads out of the photo folder; make it relative to that folder"
+        )
     return "/".join(parts)
 
 

@@ -4,7 +4,7 @@ import json
 import os
 import platform
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from emat.errors import EmatError
-from emat.files import WriteError, write_text, writing
+from emat.outputs import WriteError, write_text, writing
 
 
 class Journal:
@@ -35,7 +35,7 @@ class Journal:
     def __init__(self, path: Path, run: dict[str, Any]) -> None:
         self._path = path
         self._lock = _lock(path)
-        kept = self._lines_of(run)
+        kept = _lines_of(path, run) or []
         self._is_empty = not kept
         write_text(path, "".join([json.dumps(run) + "\n", *kept]))
         with writing(path):
@@ -48,7 +48,9 @@ class Journal:
             self._file.flush()
             self._is_empty = False
         except OSError as error:
-            raise WriteError(f"{self._path} cannot be written: {error.strerror}; make room and run again") from None
+            raise WriteError(
+                "cannot-write", f"{self._path} cannot be written: {error.strerror}; make room and run again"
+            ) from None
 
     def records(self) -> Iterator[dict[str, Any]]:
         """Give all records in the order in which they were added."""
@@ -73,14 +75,27 @@ class Journal:
         with suppress(OSError):  # on a full disk, what was not written is not closed either
             self._file.close()
 
-    def _lines_of(self, run: dict[str, Any]) -> list[str]:
-        try:
-            with self._path.open(encoding="utf-8") as file:
-                if json.loads(file.readline()) != run:
-                    return []
-                return [line for line in file if _is_record(line)]
-        except (OSError, ValueError):
-            return []
+
+def read_journal(path: Path, run: Mapping[str, Any]) -> list[dict[str, Any]] | None:
+    """Return the records in a journal of a run; None if there is no such file or it belongs to another run."""
+    lines = _lines_of(path, run)
+    return None if lines is None else [json.loads(line) for line in lines]
+
+
+def _lines_of(path: Path, run: Mapping[str, Any]) -> list[str] | None:
+    try:
+        with path.open(encoding="utf-8") as file:
+            return [line for line in file if _is_record(line)] if json.loads(file.readline()) == run else None
+    except (OSError, ValueError):
+        return None
+
+
+def _is_record(line: str) -> bool:
+    """Whether a line is a record that was written completely, which ends its line."""
+    try:
+        return line.endswith("\n") and isinstance(json.loads(line), dict)
+    except ValueError:
+        return False
 
 
 def _lock(journal: Path) -> FileLock:
@@ -93,7 +108,8 @@ def _lock(journal: Path) -> FileLock:
             lock.acquire(timeout=0.2)
         except Timeout:
             raise EmatError(
-                f"{journal.parent} is being written by {_holder(path)}; wait for it to end, or choose another folder"
+                "output-in-use",
+                f"{journal.parent} is being written by {_holder(path)}; wait for it to end, or choose another folder",
             ) from None
         except NotImplementedError:  # a file system without locks
             return lock
@@ -118,10 +134,3 @@ def _holder(path: Path) -> str:
         return f"process {int(holder['process'])} on {holder['machine']} since {since}"
     except (OSError, ValueError, KeyError, TypeError):
         return "another process"
-
-
-def _is_record(line: str) -> bool:
-    try:
-        return line.endswith("\n") and isinstance(json.loads(line), dict)
-    except ValueError:
-        return False

@@ -29,17 +29,23 @@ def load_plugin(group: str, name: str) -> object:
     """
     found = list(entry_points(group=group, name=name))
     if not found:
-        raise EmatError(f"no installed package adds {name!r} to {group}; check the spelling or install the package")
+        raise EmatError(
+            "unknown-plugin",
+            f"no installed package adds {name!r} to {group}; check the spelling or install the package",
+        )
     if len(found) > 1:
         packages = ", ".join(sorted(map(package_of, found)))
-        raise EmatError(f"several packages add {name!r} to {group}: {packages}; uninstall all of them but one")
+        raise EmatError(
+            "broken-plugin", f"several packages add {name!r} to {group}: {packages}; uninstall all of them but one"
+        )
     try:
         return found[0].load()
     except Exception as error:  # whatever the import of a foreign package may raise
         reason = str(error).split("\n")[0]
         raise EmatError(
+            "broken-plugin",
             f"the package {package_of(found[0])} adds {name!r} to {group}, but {found[0].value} cannot be imported "
-            f"({type(error).__name__}: {reason}); update or uninstall the package"
+            f"({type(error).__name__}: {reason}); update or uninstall the package",
         ) from error
 
 
@@ -48,8 +54,9 @@ def plugin_problem(group: str, name: str, expected: str, got: object) -> EmatErr
     (entry,) = entry_points(group=group, name=name)
     kind = got.__name__ if isinstance(got, type) else f"a {type(got).__name__}"
     return EmatError(
+        "broken-plugin",
         f"the package {package_of(entry)} adds {name!r} to {group}, but {entry.value} is {kind}, not {expected}; "
-        "update or uninstall the package"
+        "update or uninstall the package",
     )
 
 

@@ -20,7 +20,8 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from emat.errors import EmatError
-from emat.files import refuse_pipe, whole_file
+from emat.files import open_input
+from emat.outputs import whole_file
 
 # The keys under which checkpoints store the weights: Lightning, trainers such as timm's, and DINO's teacher.
 NESTED_UNDER = ("state_dict", "model", "teacher")
@@ -55,15 +56,11 @@ def read_tensors(path: str | Path) -> dict[str, Tensor]:
         EmatError: The file cannot be read, is damaged or has no named tensors.
     """
     path = Path(path)
-    refuse_pipe(path)
-    try:
-        with path.open("rb") as file:
-            start = file.read(9)
-    except OSError as error:
-        raise EmatError(f"cannot read {path}: {error.strerror or error}") from error
+    with open_input(path) as file:
+        start = file.read(9)
     tensors = load_safetensors(path) if start[8:9] == b"{" else _load_pickled(path)
     if not tensors:
-        raise EmatError(f"{path} has no named tensors; give a file of network weights")
+        raise EmatError("wrong-file-kind", f"{path} has no named tensors; give a file of network weights")
     return tensors
 
 
@@ -76,7 +73,9 @@ def load_safetensors(path: Path) -> dict[str, Tensor]:
     try:
         return load_file(path)
     except (SafetensorError, OSError) as error:
-        raise EmatError(f"{path} is damaged or not a safetensors file ({error}); fetch or copy it again") from error
+        raise EmatError(
+            "damaged-file", f"{path} is damaged or not a safetensors file ({error}); fetch or copy it again"
+        ) from error
 
 
 def read_metadata(path: Path) -> dict[str, str]:
@@ -89,7 +88,9 @@ def read_metadata(path: Path) -> dict[str, str]:
         with safe_open(path, "pt") as file:
             return dict(file.metadata() or {})
     except (SafetensorError, OSError) as error:
-        raise EmatError(f"{path} is damaged or not a safetensors file ({error}); fetch or copy it again") from error
+        raise EmatError(
+            "damaged-file", f"{path} is damaged or not a safetensors file ({error}); fetch or copy it again"
+        ) from error
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
@@ -169,7 +170,9 @@ def _load_pickled(path: Path) -> dict[str, Tensor]:
         reason = str(error).strip().split("\n")[0][:120]
         if isinstance(error, pickle.UnpicklingError):  # torch advises to read it without any safety
             reason = "it holds something else"
-        raise EmatError(f"{path} is damaged, or is not a file of tensors that can be read safely ({reason})") from error
+        raise EmatError(
+            "damaged-file", f"{path} is damaged, or is not a file of tensors that can be read safely ({reason})"
+        ) from error
     return _named_tensors(content)
 
 

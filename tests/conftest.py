@@ -18,6 +18,8 @@ from tests.file_server import Server
 hypothesis.settings.register_profile("untimed", deadline=None)
 hypothesis.settings.load_profile("untimed")
 
+os.environ["EMAT_OFFLINE"] = "1"  # tests of downloads, from a server on this machine, take it away
+
 if "PYTEST_XDIST_WORKER" in os.environ:  # one process a core already: threads would only wait for each other
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -69,11 +71,26 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
+def online_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home folder of the test's own, and leave to fetch from servers on this machine."""
+    monkeypatch.setenv("EMAT_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    for name in ("EMAT_OFFLINE", "HF_HUB_OFFLINE", "HF_ENDPOINT"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path / "home"
+
+
+@pytest.fixture
 def server() -> Iterator[Server]:
     running = Server(bytes(range(256)) * 4096)  # 1 MiB
     yield running
     running.http.shutdown()
     running.http.server_close()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--kills", default="200", help="How many kills the campaign of tests/faults has.")
+    parser.addoption("--kills-from", default="100", help="The seed that the campaign of tests/faults begins with.")
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

@@ -17,6 +17,8 @@ class Server:
         self.etag = ETAG
         self.breaks_after: list[int] = []  # bytes after which each of the first answers ends
         self.announced: str | None = None  # checksum in a redirect, as the hub does
+        self.moved: str | None = None  # an address that every request is sent on to
+        self.length: str | None = None  # what an answer says of its length, if it is not the truth
         self.ranges: list[str | None] = []  # what each request asked for
         self.pause = 0.0  # seconds between the pieces of an answer
         self.delay = threading.Event()
@@ -38,6 +40,11 @@ class Server:
                     self.send_header("Content-Length", "0")
                     self.end_headers()
                     return
+                if server.moved:
+                    self.send_response(302)
+                    self.send_header("Location", server.moved)
+                    self.end_headers()
+                    return
                 asked = self.headers.get("Range")
                 server.ranges.append(asked)
                 server.delay.wait(10)
@@ -50,7 +57,7 @@ class Server:
                 body = server.content[start:]
                 self.send_response(206 if start else 200)
                 self.send_header("ETag", server.etag)
-                self.send_header("Content-Length", str(len(body)))
+                self.send_header("Content-Length", server.length or str(len(body)))
                 self.end_headers()
                 body = body[: server.breaks_after.pop(0)] if server.breaks_after else body
                 piece = max(1, -(-len(body) // PIECES)) if server.pause else max(1, len(body))

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from emat.errors import install_command
+
 if sys.version_info >= (3, 11):
     import tomllib
 else:
@@ -28,8 +30,7 @@ WORKS = {
     "train": "from emat.distributed import open_fabric; open_fabric('cpu', 1, 1)",
     "data": "import numpy as np; from emat import Example\n"
     "Example(np.zeros((40, 50, 3), np.uint8), {'cat': [(5, 5), (30, 5), (30, 30)]}).read()",
-    "studio": "from emat.pictures.demo import demo_photos; from emat.studio.server import _require_extra\n"
-    "_require_extra(); demo_photos()",
+    "studio": "from emat.studio.server import _require_extra; _require_extra()",
     "report": "from emat.reports.figures import new_figure; new_figure(2, 2)",
     "science": "import numpy as np; from pathlib import Path; from emat.images.slides import Slide, _tifffile\n"
     "_tifffile().imwrite('a.tif', np.zeros((64, 64, 3), np.uint8), tile=(16, 16))\n"
@@ -37,6 +38,11 @@ WORKS = {
     "export": "from pathlib import Path; from emat import Segmenter; from emat.scale.export import export_head\n"
     "export_head(Segmenter.load('default', device='cpu'), Path('head.onnx'))",
     "serve": FITTED + "from emat.scale.serve import build_app; build_app(fitted)",
+    "measure": FITTED + "print(fitted.predict(photo).measure())",
+    "heic": "from emat.images.sources import _register_heif; _register_heif('a.heic')",
+    "video": "from emat.images.videos import _av; _av()",
+    "hub": "from emat.inference.hub import _api; _api()",
+    "fiftyone": FITTED + "from emat.integrations.fiftyone import model_of; model_of(fitted)",
     "ray": "from emat.scale.ray_predict import _ray; from emat.scale.bulk_output import BulkOutput\n"
     "_ray(); BulkOutput('out').claim('x')",
     "cvat": FITTED + "from emat.integrations.cvat import CvatFunction; print(CvatFunction(fitted).spec.labels)",
@@ -89,7 +95,7 @@ def test_an_extra_alone_works_and_is_named_where_it_is_missing(base: Path, extra
     missing = run(base, "-c", WORKS[extra], folder=tmp_path)
     assert missing.returncode != 0
     if extra != "napari":  # napari is what imports emat then, not the other way round
-        assert f'pip install "emat[{extra}]"' in missing.stderr
+        assert install_command(extra) in missing.stderr
     python = environment_at(tmp_path / "venv")
     packages, own = (
         run(each, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", folder=tmp_path).stdout.strip()

@@ -3,49 +3,23 @@
 import hashlib
 import os
 import sys
-from contextlib import suppress
 from multiprocessing import get_context
 from multiprocessing.synchronize import Event
 from pathlib import Path
 
 import pytest
 
-from emat.errors import EmatError
-from emat.files import (
-    check_output,
-    emat_home,
-    file_sha256,
-    folder_state,
-    locked,
-    walk,
-    whole_file,
-    write_text,
-)
-
-
-def test_a_failure_leaves_the_file_as_it_was_and_nothing_else(tmp_path: Path) -> None:
-    path = tmp_path / "a.txt"
-    write_text(path, "before")
-    with suppress(KeyboardInterrupt), whole_file(path) as unfinished:
-        unfinished.write_text("half")
-        raise KeyboardInterrupt
-    assert [file.name for file in tmp_path.iterdir()] == ["a.txt"]
-    assert path.read_text() == "before"
-
-
-def test_folders_are_made_and_what_stands_in_the_way_is_named(tmp_path: Path) -> None:
-    write_text(tmp_path / "x" / "y" / "a.txt", "é")
-    assert (tmp_path / "x" / "y" / "a.txt").read_bytes() == "é".encode()
-    with pytest.raises(EmatError, match=r"b\.txt cannot be written"):
-        write_text(tmp_path / "x" / "y" / "a.txt" / "b.txt", "")
-    with pytest.raises(EmatError, match="cannot be written"):
-        write_text(tmp_path / "x", "a folder of that name is there")
+from emat.datasets.layouts import open_dataset
+from emat.files import emat_home, file_sha256, folder_state, locked, read_json, read_text, walk
+from emat.inference.photos import find_photos
+from emat.outputs import write_text
+from tests.raises import raises_code
 
 
 def test_a_file_has_its_sha256(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"abc")
     assert file_sha256(tmp_path / "a") == hashlib.sha256(b"abc").hexdigest()
-    with pytest.raises(EmatError, match="nothing cannot be read"):
+    with raises_code("no-such-file", "nothing"):
         file_sha256(tmp_path / "nothing")
 
 
@@ -137,16 +111,45 @@ def test_the_home_folder_can_be_chosen(tmp_path: Path, monkeypatch: pytest.Monke
     assert emat_home().name == "emat"
 
 
-def test_output_that_cannot_be_written_is_refused_at_once(tmp_path: Path) -> None:
-    check_output(tmp_path / "new" / "a.json")
-    assert (tmp_path / "new").is_dir()
-    (tmp_path / "file").touch()
-    for path in (tmp_path / "new", tmp_path / "file" / "a.json"):
-        with pytest.raises(EmatError, match="name another file with --out"):
-            check_output(path)
-
-
 def test_a_link_to_itself_is_left_out(tmp_path: Path) -> None:
     (tmp_path / "loop.json").symlink_to(tmp_path / "loop.json")
     (tmp_path / "a.json").touch()
     assert list(walk(tmp_path)) == [(tmp_path, ["a.json"])]
+
+
+def test_only_a_regular_file_is_opened_and_nothing_is_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path, code in (
+        (tmp_path / "pipe", "not-a-file"),
+        (Path("/dev/zero"), "not-a-file"),
+        (tmp_path, "not-a-file"),
+        (tmp_path / "gone", "no-such-file"),
+        (tmp_path / "a\0b", "cannot-read"),
+        (tmp_path / ("x" * 300), "cannot-read"),
+    ):
+        for read in (read_text, read_json, file_sha256):
+            with raises_code(code):
+                read(path)
+
+
+def test_text_has_a_limit_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("12345")
+    assert read_text(tmp_path / "a.txt", 5) == "12345"
+    with raises_code("file-too-large"):
+        read_text(tmp_path / "a.txt", 4)
+
+
+def test_the_home_folder_of_nobody_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EMAT_HOME", "~nobody-of-this-name/x")
+    for act in (
+        emat_home,
+        lambda: open_dataset("~nobody-of-this-name/x"),
+        lambda: find_photos(["~nobody-of-this-name/x"]),
+    ):
+        with raises_code("no-such-file"):
+            act()
+
+
+def test_a_lock_that_cannot_be_written_is_one_sentence() -> None:
+    with raises_code("cannot-write"), locked(Path("/proc/nothing/a.lock"), waiting=lambda: None):
+        raise AssertionError

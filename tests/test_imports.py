@@ -14,21 +14,23 @@ PACKAGE = Path(__file__).parents[1] / "emat"
 LAYERS = [
     {"errors"},
     {"files", "progress", "plugins"},
-    {"journal"},
-    {"archives", "download"},
+    {"outputs", "journal", "threads"},
+    {"archives"},
     {"images", "device", "distributed", "tensor_files"},
+    {"weights"},
     {"formats"},
-    {"pictures.palette", "pictures.overlay", "pictures"},
+    {"pictures.palette", "pictures.overlay", "pictures.html", "pictures"},
     {"backbone", "datasets"},
     {"tasks", "model"},
     {"methods", "refine", "pictures.task"},
+    {"pixel_learner"},
     {"features"},
-    {"inference"},
+    {"inference", "measure"},
     {"training", "evaluation", "pictures.demo"},
     {"reports", "scale", "integrations", "studio", "cli", "__main__"},
 ]
 APART = {("backbone", "datasets"), ("tasks", "model")}
-WITHOUT_TORCH = {"datasets", "tasks", "formats", "images", "errors", "files", "journal", "progress"}
+WITHOUT_TORCH = {"datasets", "tasks", "formats", "images", "errors", "files", "outputs", "journal", "progress"}
 
 
 def layer_of(part: str) -> int:
@@ -84,7 +86,7 @@ def fresh_python(code: str) -> str:
 
 def test_importing_emat_loads_neither_torch_nor_anything_optional() -> None:
     heavy = fresh_python("import sys, emat; print(*{name.split('.')[0] for name in sys.modules})").split()
-    assert not {"torch", "lightning", "gradio", "pycocotools", "matplotlib", "numpy", "PIL"} & set(heavy)
+    assert not {"torch", "lightning", "pycocotools", "matplotlib", "numpy", "PIL"} & set(heavy)
 
 
 def test_help_does_not_import_torch() -> None:

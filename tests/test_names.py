@@ -1,7 +1,6 @@
 """Names in the package have one meaning: see docs/glossary.md."""
 
 import ast
-from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,16 +24,6 @@ def names_in(tree: ast.AST) -> Iterator[str]:
             yield node.arg
         elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             yield node.name
-
-
-def test_no_two_classes_have_the_same_name() -> None:
-    files: defaultdict[str, list[str]] = defaultdict(list)
-    for path in FILES:
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ClassDef):
-                files[node.name].append(str(path.relative_to(PACKAGE)))
-    doubled = {name: found for name, found in files.items() if len(found) > 1}
-    assert doubled == {}
 
 
 def test_no_module_is_named_for_being_useful() -> None:

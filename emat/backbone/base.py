@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -30,6 +30,7 @@ class Backbone(nn.Module, ABC):
 
     channels: int  # C
     width: int  # d
+    kept_maps: int = 1  # how many tensors `encode_maps` returns
     spec: BackboneSpec | None = None  # the registry's entry it was built from, if it was
 
     @abstractmethod
@@ -102,14 +103,18 @@ class Backbone(nn.Module, ABC):
 
     def _check(self, pixels: Tensor) -> None:
         if pixels.ndim != 4 or pixels.shape[1] != 3:
-            raise EmatError(f"a backbone takes pixels shaped (B, 3, H, W), not {tuple(pixels.shape)}")
+            raise EmatError("tensor-shape", f"a backbone takes pixels shaped (B, 3, H, W), not {tuple(pixels.shape)}")
         if not pixels.is_floating_point():
-            raise EmatError(f"a backbone takes normalised float pixels, not {pixels.dtype}; scale and normalise first")
+            raise EmatError(
+                "tensor-type",
+                f"a backbone takes normalised float pixels, not {pixels.dtype}; scale and normalise first",
+            )
         self.grid(pixels.shape[2], pixels.shape[3])
         # A traced graph cannot branch on values, so an exported backbone does not check them.
         if not torch.compiler.is_compiling() and not bool(torch.isfinite(pixels).all()):
             raise EmatError(
-                "the pixels given to the backbone hold NaN or infinite values; check the image they came from"
+                "not-finite",
+                "the pixels given to the backbone hold NaN or infinite values; check the image they came from",
             )
 
     def train(self, mode: bool = True) -> Self:
@@ -120,7 +125,7 @@ class Backbone(nn.Module, ABC):
         """Load weights under their public names; EmatError says what is missing or unknown."""
         used = used_tensors(tensors)
         if wrong := misfits(shapes_of(used), self.shapes()):
-            raise EmatError(f"these weights do not fit the backbone: {wrong}")
+            raise EmatError("weights-do-not-fit", f"these weights do not fit the backbone: {wrong}")
         self.load_state_dict(used, strict=False)
         self.freeze()
 
@@ -160,6 +165,7 @@ class Stack(Backbone):
         self.specs = [part.spec for part in parts if part.spec is not None]
         self.lead = lead_of(self.specs)
         self.channels = sum(part.channels for part in parts)
+        self.kept_maps = sum(part.kept_maps for part in parts)
         self.width = max(part.width for part in parts)
         self.freeze()
 
@@ -170,9 +176,30 @@ class Stack(Backbone):
 
     def encode(self, pixels: Tensor) -> Tokens:
         """Compute the tokens (B, sum of the parts' channels, 1 + T, width of the widest part)."""
-        height, width = pixels.shape[2:]
-        tokens = [part.encode(self._seen_by(spec, pixels)) for part, spec in zip(self.parts, self.specs, strict=True)]
-        return stack_tokens(tokens, self._grids(height, width), self.grid(height, width))
+        return self.tokens_from(self.encode_maps(pixels), (pixels.shape[2], pixels.shape[3]))
+
+    def encode_maps(self, pixels: Tensor) -> tuple[Tensor, ...]:
+        """Compute what each part keeps, one part after the other."""
+        seen = [self._seen_by(spec, pixels) for spec in self.specs]
+        return tuple(kept for part, own in zip(self.parts, seen, strict=True) for kept in part.encode_maps(own))
+
+    def tokens_from(self, maps: Sequence[Tensor], size: tuple[int, int]) -> Tokens:
+        """Make the parts' tokens and stack them."""
+        tokens = [part.tokens_from(own, own_size) for part, own, own_size in self._by_part(maps, size)]
+        return stack_tokens(tokens, self._grids(*size), self.grid(*size))
+
+    def mirror(self, maps: Sequence[Tensor], size: tuple[int, int]) -> tuple[Tensor, ...]:
+        """Mirror what each part keeps."""
+        return tuple(each for part, own, own_size in self._by_part(maps, size) for each in part.mirror(own, own_size))
+
+    def _by_part(
+        self, maps: Sequence[Tensor], size: tuple[int, int]
+    ) -> Iterator[tuple[Backbone, Sequence[Tensor], tuple[int, int]]]:
+        """Give each part with the maps that it keeps and the size of the pixels that it sees."""
+        first = 0
+        for part, spec in zip(self.parts, self.specs, strict=True):
+            yield part, maps[first : first + part.kept_maps], self._size_for(spec, *size)
+            first += part.kept_maps
 
     def dense_maps(self, pixels: Tensor) -> list[Tensor]:
         """Compute the maps of all parts."""

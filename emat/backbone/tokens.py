@@ -32,7 +32,7 @@ def strided_grid(height: int, width: int, stride: int) -> Grid:
         EmatError: If there are no pixels.
     """
     if not height or not width:
-        raise EmatError(f"an image of {height} x {width} pixels is empty; give at least one pixel")
+        raise EmatError("photo-size", f"an image of {height} x {width} pixels is empty; give at least one pixel")
     return -(-height // stride), -(-width // stride)
 
 
@@ -57,7 +57,10 @@ def tokens_from_maps(maps: Sequence[Tensor], groups: Sequence[int], grid: Grid) 
     """
     parts = [part for one, count in zip(maps, groups, strict=True) for part in _split(one, count, grid)]
     width = max(part.shape[2] for part in parts)
-    return torch.stack([_pad(part, width) for part in parts], dim=1)
+    tokens = parts[0].new_zeros(len(parts[0]), len(parts), parts[0].shape[1], width)
+    for channel, part in enumerate(parts):
+        tokens[:, channel, :, : part.shape[2]] = part
+    return tokens
 
 
 def stack_tokens(tokens: Sequence[Tokens], grids: Sequence[Grid], grid: Grid) -> Tokens:

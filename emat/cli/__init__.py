@@ -5,35 +5,67 @@ Each module has either `command`, a function, or `app`, a Typer application with
 """
 
 import errno
+import inspect
+import io
+import json
 import os
+import re
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from emat import __version__
 from emat.errors import EmatError
+from emat.outputs import forget_claims
+from emat.threads import use_threads
 
 VERBS: dict[str, str] = {
     "demo": "Try emat on five photos; ends with a picture.",
     "fit": "Learn classes from a few masked photos; writes one file.",
-    "predict": "Find those classes in photos: masks and scores, in many formats.",
+    "show": "Show what a fitted file holds and what to expect of it.",
+    "predict": "Find those classes in photos: masks and scores, many formats.",
+    "measure": "Measure objects: tables with units, verdicts, a report.",
     "serve": "Answer predictions over HTTP, also for Label Studio.",
     "export": "Write a fitted segmenter as one ONNX file.",
-    "studio": "Click or paint examples and get masks, on a web page on this machine.",
+    "studio": "Click or paint examples and get masks, on a local web page.",
     "train": "Train a head on any data set with masks.",
     "tune": "Choose the thresholds of a trained head.",
     "eval": "Evaluate a head on few-shot tasks, all settings in one pass.",
     "report": "Make tables and figures from the results of evaluations.",
-    "reproduce": "Make every table and figure of the paper beside the published ones.",
+    "reproduce": "Make the paper's tables and figures beside the published ones.",
     "tasks": "Draw few-shot tasks: digest, count, freeze, show, sizes.",
     "weights": "Backbones and heads: list, fetch, import.",
-    "convert": "Convert annotations between COCO, LabelMe, YOLO-seg and indexed PNG.",
-    "data": "Check a data set; show fold lists and whether they are the published ones.",
-    "doctor": "Report what works on this machine: versions, memory, device, weights.",
+    "convert": "Convert between COCO, LabelMe, YOLO-seg and indexed PNG.",
+    "data": "Check a data set; compare fold lists with the published ones.",
+    "doctor": "Report what works here: versions, memory, device, weights.",
 }
+
+# The help shows verbs by what one wants to do, and the options of every verb in these panels, in this order.
+INTENTS: dict[str, tuple[str, ...]] = {
+    "Try it": ("demo", "studio", "doctor"),
+    "Find classes in your photos": ("fit", "show", "predict", "measure"),
+    "Work with other programs": ("convert", "serve", "export", "weights"),
+    "Evaluate and train": ("data", "tasks", "eval", "report", "train", "tune", "reproduce"),
+}
+PANELS: dict[str, str] = {
+    "Input": "config data dataset kind folder masks mask mask_values lists names load fold folds classes "
+    "exclude_classes shots sparse overlap stretch pages project region min_area object_size way shot setting tasks "
+    "query_has_class all_classes theta absent val_data val_names photos results models index",
+    "Model": "model method backbone size learn refine tiles threshold threshold_presence threshold_mask own_thresholds "
+    "as_fitted crisp engine support_grid widths channels start_from head_only",
+    "Measurement": "instances table properties within scale pixel_size border fill_holes touching accept strict",
+    "Server": "host port token workers limit label_studio browser private",
+    "Training": "epochs tasks_per_epoch max_tasks batch lr schedule positive flip seed resume val_tasks check_every",
+    "Output": "out format to copy_photos shapes tolerance thumbnails figures page only plan run "
+    "as_json overwrite report keep print_config list_",
+}
+ADVANCED = "Advanced"
+
 
 # Flags that had other names once. They still work, but the help does not show them.
 OLD_SPELLINGS: dict[str, dict[str, str]] = {
@@ -47,6 +79,7 @@ OLD_SPELLINGS: dict[str, dict[str, str]] = {
     "data": {"--from-masks": "--data", "--write": "--out"},
 }
 
+OFFLINE, THREADS = "--offline", "--threads"  # flags that every verb has
 INTERRUPTED = 130
 USER_CAN_FIX = 2
 FOR_THE_USER = (errno.ENAMETOOLONG, errno.ENOSPC, errno.EFBIG, errno.EROFS)  # the user can fix these
@@ -58,10 +91,16 @@ def _version(asked: bool) -> None:
         raise typer.Exit
 
 
+def _offline(asked: bool) -> None:
+    if asked:
+        os.environ["EMAT_OFFLINE"] = "1"  # also for the processes that this one starts
+
+
 def build_app(verb: str | None) -> typer.Typer:
     """Return the application with the module of `verb` loaded; the other verbs have only a name and a summary."""
     app = typer.Typer(
         name="emat",
+        cls=Verbs,
         help="Few-shot classification and segmentation: show a few masked photos, get masks on all others.",
         no_args_is_help=True,
         pretty_exceptions_enable=False,
@@ -72,37 +111,103 @@ def build_app(verb: str | None) -> typer.Typer:
     @app.callback()
     def options(
         version: Annotated[
-            bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+            bool,
+            typer.Option("--version", callback=_version, is_eager=True, metavar="", help="Print the version and exit."),
         ] = False,
+        offline: Annotated[
+            bool, typer.Option(OFFLINE, callback=_offline, metavar="", help="Never use the network.")
+        ] = False,
+        threads: Annotated[
+            int | None, typer.Option(THREADS, min=1, metavar="N", help="Threads to compute with.", show_default=False)
+        ] = None,
     ) -> None:
-        pass
+        forget_claims()
 
-    for name, summary in VERBS.items():
+    for intent, name in ((intent, name) for intent, names in INTENTS.items() for name in names):
         if name != verb:
-            app.command(name, help=summary)(lambda: None)
+            app.command(name, help=VERBS[name], rich_help_panel=intent)(lambda: None)
             continue
         module = import_module(f"emat.cli.{name}")
         if hasattr(module, "app"):
-            app.add_typer(module.app, name=name, help=summary, epilog=module.EXAMPLE, no_args_is_help=True)
+            for command in module.app.registered_commands:
+                command.cls = Verb
+            app.add_typer(
+                module.app,
+                name=name,
+                cls=Verbs,
+                help=VERBS[name],
+                epilog=module.EXAMPLE,
+                no_args_is_help=True,
+                rich_help_panel=intent,
+            )
         else:
-            app.command(name, no_args_is_help=getattr(module, "NO_ARGS_IS_HELP", False))(module.command)
+            without_arguments = getattr(module, "NO_ARGS_IS_HELP", False)
+            app.command(name, cls=Verb, no_args_is_help=without_arguments, rich_help_panel=intent)(module.command)
     return app
 
 
-def in_new_spelling(arguments: Sequence[str]) -> list[str]:
-    """Replace flags of the command line by their present names (see `OLD_SPELLINGS`).
+class WithPlainHelp:
+    """A command whose option --help is shown without `<bool>`, which looks as if a value had to follow."""
 
+    help_panel: str | None = None
+
+    def get_help_option(self, ctx: Any) -> Any:
+        """Return the option --help."""
+        option: Any = super().get_help_option(ctx)  # type: ignore[misc]
+        if option is not None:
+            option.rich_help_panel, option.metavar = self.help_panel, ""
+        return option
+
+
+class Verbs(WithPlainHelp, TyperGroup):
+    """`emat` itself, and the verbs that have verbs below them."""
+
+
+class Verb(WithPlainHelp, TyperCommand):
+    """A verb whose options are shown in panels, the panels always in the same order."""
+
+    help_panel = ADVANCED
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        # Typer breaks lines where the source does, and the terminal breaks them again.
+        self.help = None if self.help is None else re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.cleandoc(self.help))
+        for option in (each for each in self.params if isinstance(each, TyperOption)):
+            panel = next((panel for panel, names in PANELS.items() if option.name in names.split()), ADVANCED)
+            option.rich_help_panel = option.rich_help_panel or panel
+            if option.is_flag:
+                option.metavar = ""
+        order = ["", *PANELS, ADVANCED]  # arguments first
+        self.params.sort(key=lambda each: order.index(getattr(each, "rich_help_panel", None) or ""))
+
+
+def in_new_spelling(arguments: Sequence[str]) -> list[str]:
+    """Replace flags by their present names (see `OLD_SPELLINGS`), and put those first that every verb has.
+
+    >>> in_new_spelling(["fit", "photos", "--offline"])
+    ['--offline', 'fit', 'photos']
+    >>> in_new_spelling(["fit", "photos", "--threads", "2"])
+    ['--threads=2', 'fit', 'photos']
     >>> in_new_spelling(["tasks", "digest", "--size=0-5"])
     ['tasks', 'digest', '--object-size=0-5']
     """
+    arguments = _with_joined_threads(arguments)
     names = OLD_SPELLINGS.get(_verb(arguments) or "", {})
-    found: list[str] = []
-    for position, word in enumerate(arguments):
-        if word == "--":  # everything after it is not a flag
-            return [*found, *arguments[position:]]
-        flag, equals, value = word.partition("=")
-        found.append(f"{names.get(flag, flag)}{equals}{value}")
-    return found
+    end = arguments.index("--") if "--" in arguments else len(arguments)  # what follows it is not a flag
+    parts = (word.partition("=") for word in arguments[:end])
+    words = [f"{names.get(flag, flag)}{equals}{value}" for flag, equals, value in parts]
+    first = [word for word in words if word == OFFLINE or word.partition("=")[0] == THREADS]
+    return [*first, *(word for word in words if word not in first), *arguments[end:]]
+
+
+def _with_joined_threads(arguments: Sequence[str]) -> list[str]:
+    """Write `--threads 2` as `--threads=2`, so that its value is not taken for a verb."""
+    words = list(arguments)
+    end = words.index("--") if "--" in words else len(words)
+    if THREADS in words[: end - 1]:
+        index = words.index(THREADS)
+        words[index : index + 2] = [f"{THREADS}={words[index + 1]}"]
+    return words
 
 
 def _verb(arguments: Sequence[str]) -> str | None:
@@ -112,9 +217,24 @@ def _verb(arguments: Sequence[str]) -> str | None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit: 0 for done, 2 for an error that the user can fix, 130 for interrupted."""
     given = in_new_spelling(sys.argv[1:] if arguments is None else arguments)
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal may lack letters; what it lacks is shown as ?. A file that cannot be sought stays as it is.
+        with suppress(OSError):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="replace")
     try:
-        build_app(_verb(given))(given)
+        asked = next((word.partition("=")[2] for word in given if word.startswith(f"{THREADS}=")), None)
+        use_threads(asked)  # before a verb loads PyTorch
+        try:
+            build_app(_verb(given))(given)
+        except SystemExit as ended:
+            if isinstance(ended.__context__, BrokenPipeError):  # Typer makes an exit code of it
+                raise ended.__context__ from None
+            sys.stdout.flush()  # here and not after this function, where nobody could handle an error
+            raise
     except EmatError as error:
+        if "--json" in given:  # a program reads this; people read the sentence below
+            typer.echo(json.dumps({"error": str(error), "code": error.code}))
         typer.secho(f"emat: {error}", err=True, fg=typer.colors.RED)
         sys.exit(USER_CAN_FIX)
     except KeyboardInterrupt:

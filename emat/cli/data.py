@@ -11,14 +11,22 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from emat.cli.options import AsJson, DatasetKind, FoldChoice, LeastArea, MasksPath
+from emat.cli.options import AsJson, DatasetKind, FoldChoice, LeastArea, MasksPath, Overwrite
 from emat.datasets.checking import Report, inspect_all, report
-from emat.datasets.fold_files import fold_lists_in, list_path, write_fold_list
-from emat.datasets.fold_lists import FoldList, equals_published, lists_from_masks, published_list
+from emat.datasets.fold_lists import (
+    FoldList,
+    equals_published,
+    fold_lists_in,
+    list_path,
+    lists_from_masks,
+    published_list,
+    write_fold_list,
+)
 from emat.datasets.layouts import open_dataset
 from emat.errors import EmatError
 from emat.formats.class_names import VOC_CLASSES
 from emat.formats.coco import COCO_CLASSES
+from emat.outputs import claim_folder
 from emat.progress import follow
 
 EXAMPLE = "Example: emat data check VOCdevkit/VOC2012"
@@ -48,7 +56,7 @@ def check(
     inspections = inspect_all(dataset, decode=not headers_only)
     outcome = report(dataset, follow(inspections, len(dataset.names), "checked"))
     if as_json:
-        typer.echo(json.dumps(_report_as_json(outcome), indent=2))
+        typer.echo(json.dumps({**asdict(outcome), "clean": outcome.clean}, indent=2))
     else:
         _show_report(outcome, root)
     if not outcome.clean:
@@ -70,11 +78,16 @@ def lists(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Folder to write the lists to, as text files.")
     ] = None,
+    overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
     """Show fold lists with their counts and SHA-256, and whether they are the published ones."""
     if (folder is None) == (data is None):
-        raise EmatError("give either --lists DIR to read fold lists, or --data DATA to make them from masks")
+        raise EmatError(
+            "missing-option", "give either --lists DIR to read fold lists, or --data DATA to make them from masks"
+        )
+    if out is not None:
+        claim_folder(out, reads=[each for each in (folder, data) if each is not None], overwrite=overwrite)
     if folder is not None:
         found = fold_lists_in(folder, dataset)
         names = {}
@@ -91,14 +104,14 @@ def lists(
         return
     _show_lists(found, {**CLASS_NAMES, **names})
     if out is not None:
-        Console().print(f"{len(found)} lists written to {out}", highlight=False)
+        typer.echo(f"{len(found)} lists written to {out}")
 
 
 def _show_report(outcome: Report, root: Path) -> None:
     console = Console(highlight=False)
     present = sum(1 for count in outcome.photos_of_class.values() if count)
-    console.print(
-        f"{escape(str(root))}: kind {outcome.kind}, {outcome.photos:,} photos, {outcome.masks:,} masks, "
+    typer.echo(
+        f"{root}: kind {outcome.kind}, {outcome.photos:,} photos, {outcome.masks:,} masks, "
         f"{present} of {len(outcome.photos_of_class)} classes present"
     )
     if outcome.photos_of_class:
@@ -117,11 +130,6 @@ def _show_report(outcome: Report, root: Path) -> None:
 
 def _counts_in_lines(counts: dict[str, int]) -> str:
     return ", ".join(f"{escape(name)} {count:,}" for name, count in counts.items())
-
-
-def _report_as_json(outcome: Report) -> dict[str, object]:
-    findings = [{**asdict(finding), "fault": finding.fault, "advice": finding.advice} for finding in outcome.findings]
-    return {**asdict(outcome), "clean": outcome.clean, "findings": findings}
 
 
 def _show_lists(found: list[FoldList], class_names: dict[str, tuple[str, ...]]) -> None:

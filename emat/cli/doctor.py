@@ -16,14 +16,15 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from emat import __version__
-from emat.backbone.registry import DEFAULT_BACKBONE, backbone_states
-from emat.backbone.weights import BackboneState
+from emat import __version__, threads
+from emat.backbone.registry import DEFAULT_BACKBONE
 from emat.cli.options import AsJson
-from emat.cli.weights import STYLES
+from emat.cli.weights import STYLES, backbone_states
 from emat.device import Device, Memory, available_devices, main_memory
+from emat.errors import install_command
 from emat.files import emat_home
-from emat.methods.trained_head import PUBLISHED, PUBLISHED_ARCHIVES, PUBLISHED_BACKBONE, HeadState, heads_here
+from emat.methods.trained_head import BEST_HEAD, PUBLISHED, PUBLISHED_BACKBONE, HeadState, heads_here
+from emat.weights import WeightsState
 
 LARGEST_CHECKED = 200_000_000  # bytes; hashing larger weights would take seconds
 CANNOT_WORK = 2
@@ -45,11 +46,12 @@ class MachineReport:
     platform: str
     cores: int | None
     threads: int
+    threads_reason: str
     memory: Memory
     devices: list[Device]  # the one used by default first
     home: Path
     default_backbone: str
-    backbones: list[BackboneState]
+    backbones: list[WeightsState]
     heads: list[HeadState]
     extras: list[Extra]
 
@@ -60,11 +62,11 @@ class MachineReport:
 
     @property
     def proposal(self) -> str | None:
-        """The command that brings the paper's own heads and their backbone; None if both are here."""
+        """The command that brings the paper's own heads and what they need; None if heads and backbone are here."""
         usable = any(state.usable for state in self.backbones if state.name == PUBLISHED_BACKBONE)
         if usable and any(head.name in PUBLISHED for head in self.heads):
             return None
-        return f"emat weights fetch {PUBLISHED_ARCHIVES[0]}"
+        return f"emat weights fetch {BEST_HEAD}"
 
 
 def command(
@@ -97,6 +99,7 @@ def examine() -> MachineReport:
         platform=platform.platform(),
         cores=os.cpu_count(),
         threads=torch.get_num_threads(),
+        threads_reason=threads.chosen.reason,
         memory=main_memory(),
         devices=available_devices(),
         home=emat_home(),
@@ -110,7 +113,9 @@ def examine() -> MachineReport:
 def extras() -> list[Extra]:
     """List the extras that the installed emat declares, except `all`."""
     missing: dict[str, list[str]] = {}
-    for line in metadata.requires("emat") or ():
+    scripts = metadata.entry_points(group="console_scripts", name="emat")
+    installed = next((script.dist for script in scripts if script.value.startswith("emat.") and script.dist), None)
+    for line in (installed.requires if installed else None) or ():
         package, extra = re.match(r"[\w.-]+", line), re.search(r"extra == ['\"]([\w-]+)['\"]", line)
         if package is None or extra is None or extra[1] == "all":
             continue
@@ -151,7 +156,7 @@ def _machine_table(report: MachineReport) -> Table:
     table.add_row("versions", ", ".join(f"{name} {version}" for name, version in report.versions.items()))
     table.add_row("platform", escape(report.platform))
     table.add_row("device", f"{first.name} ({first.description})" + (f"; also {others}" if others else ""))
-    table.add_row("threads", f"{report.threads}")
+    table.add_row("threads", f"{report.threads}, {report.threads_reason}")
     table.add_row("memory", f"{_size(report.memory.available)} available of {_size(report.memory.total)}")
     table.add_row("EMAT_HOME", escape(str(report.home)))
     return table
@@ -171,7 +176,7 @@ def _extras_table(found: list[Extra]) -> Table:
     table = _table("Extras")
     for extra in found:
         if extra.missing:
-            table.add_row(extra.name, "[dim]absent[/]", escape(f'pip install "emat[{extra.name}]"'))
+            table.add_row(extra.name, "[dim]absent[/]", escape(install_command(extra.name)))
         else:
             table.add_row(extra.name, "[green]installed[/]", "")
     return table

@@ -10,19 +10,20 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from emat.cli.options import AsJson, DataOptions, FeatureFolder, Refine, WorkingSize, refinement, takes
+from emat.cli.options import AsJson, DataOptions, FeatureFolder, WorkingSize, refinement, takes
 from emat.datasets.dataset import Dataset
 from emat.distributed import Processes, find_processes
 from emat.errors import EmatError
-from emat.evaluation.one_pass import default_limits
+from emat.evaluation.absence import absence, absent_configurations
+from emat.evaluation.evaluator import FittedOptions, default_limits
 from emat.evaluation.results import OWN_THRESHOLDS, read_results, results, write_results
 from emat.evaluation.run import EvaluatedMethod, Run, evaluate, load_folds, remove_journals, seconds_spent
-from emat.files import check_output
+from emat.files import is_number
 from emat.methods.base import PAPER_THRESHOLD, Thresholds
 from emat.methods.head_training import training_of
-from emat.methods.with_learner import LearningMethod
+from emat.outputs import claim_file
 from emat.progress import follow
-from emat.reports.terminal import show_results
+from emat.reports.comparison import show_results
 from emat.tasks.benchmark import Benchmark
 from emat.tasks.sampling import TaskRequest, TaskVariant
 from emat.tasks.task import Configuration, Setting, read_task_file
@@ -32,7 +33,7 @@ ALL = "all"
 FOLD_IN_NAME = "{fold}"
 GIGABYTE = 2**30
 VARIANT = tuple(each.name for each in fields(TaskVariant))
-SAID_BY_TASK_FILE = ("fold", "folds", "way", "shot", "setting", "object_size", "names", "min_area", *VARIANT)
+SAID_BY_TASK_FILE = ("absent", "fold", "folds", "way", "shot", "setting", "object_size", "names", "min_area", *VARIANT)
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,9 @@ class EvalOptions(TaskVariant, DataOptions, HeadOptions):
         str | None, "Number of tasks per fold (default: as published, 1000), or a task file of emat tasks freeze."
     ] = None
 
+    absent: Annotated[
+        bool, "Also ask about photos without the class, from easy to hard, and show how well absence is told."
+    ] = False
     only_seg: Annotated[bool, "Score masks only, not presence."] = False
     threshold_presence: Annotated[
         float | None, f"Probability from which a class counts as present. Default: {PAPER_THRESHOLD}, as in the paper."
@@ -83,10 +87,19 @@ class EvalOptions(TaskVariant, DataOptions, HeadOptions):
     own_thresholds: Annotated[bool, "Use the thresholds in the head's file, which emat tune writes."] = False
     threshold: Annotated[str | None, typer.Option("--threshold", hidden=True)] = None  # 0.5, or 0.4,0.3, or own
 
-    learn: Annotated[
-        bool, typer.Option("--learn/--no-learn", help="Also train a pixel classifier on the supports of each task.")
+    as_fitted: Annotated[
+        bool,
+        "Answer as users are answered: the supports are fitted with all that emat fit decides, the query predicted.",
     ] = False
-    refine: Refine = "none"
+    learn: Annotated[
+        bool | None,
+        typer.Option(
+            "--learn/--no-learn", help="As fitted, with a pixel classifier or without. Default: as published."
+        ),
+    ] = None
+    refine: Annotated[
+        str | None, "As fitted, with masks refined by auto, mobilesam, guided or none. Default: as published."
+    ] = None
     cache: FeatureFolder = None
     cache_memory: Annotated[
         float | None,
@@ -101,7 +114,20 @@ class EvalOptions(TaskVariant, DataOptions, HeadOptions):
 
     def __post_init__(self) -> None:
         if self.cache_memory is not None and not math.isfinite(self.cache_memory):
-            raise EmatError(f"--cache-memory is {self.cache_memory}; give a number of gigabytes, or leave it out")
+            raise EmatError(
+                "bad-number", f"--cache-memory is {self.cache_memory}; give a number of gigabytes, or leave it out"
+            )
+
+    def fitted(self) -> FittedOptions | None:
+        """Return how tasks are answered as users are; None for the published protocol.
+
+        --as-fitted alone does all that a user gets; --learn and --refine ask for one part of it.
+        """
+        if not self.as_fitted and not self.learn and self.refine in (None, "none"):
+            return None
+        learn = self.as_fitted if self.learn is None else self.learn
+        way = ("auto" if self.as_fitted else "none") if self.refine is None else self.refine
+        return FittedOptions(learn, refinement(way))
 
     def benchmarks(self, only: list[int] | None, *, silent: bool) -> list[Benchmark]:
         """Open the benchmark, or `only` some of its folds; there is one for each object size."""
@@ -111,14 +137,19 @@ class EvalOptions(TaskVariant, DataOptions, HeadOptions):
 
     def task_file(self) -> Configuration | None:
         """Read the task file, if one was given; no option may then contradict it."""
-        if self.tasks is None or self.tasks.isdecimal():
+        if self.tasks is None or is_number(self.tasks):
             return None
         if not Path(self.tasks).is_file():
-            raise EmatError(f"--tasks is {self.tasks!r}; give a number of tasks, or a task file of emat tasks freeze")
+            raise EmatError(
+                "bad-number", f"--tasks is {self.tasks!r}; give a number of tasks, or a task file of emat tasks freeze"
+            )
         given = [name for name in SAID_BY_TASK_FILE if getattr(self, name) != getattr(EvalOptions, name)]
         if given:
             flag = f"--{given[0].replace('_', '-')}"
-            raise EmatError(f"the tasks in {self.tasks} are already drawn, so {flag} cannot change them; leave it out")
+            raise EmatError(
+                "conflicting-options",
+                f"the tasks in {self.tasks} are already drawn, so {flag} cannot change them; leave it out",
+            )
         return read_task_file(Path(self.tasks))
 
     def chosen_folds(self, default: int | None) -> list[int] | None:
@@ -134,22 +165,36 @@ class EvalOptions(TaskVariant, DataOptions, HeadOptions):
         wanted = [each.fold for each in benchmark.fold_lists] if folds is None else folds
         names = Setting.ORIGINAL.value if self.setting is None else self.setting
         settings = list(Setting) if names == ALL else list(dict.fromkeys(map(_setting, names.split(","))))
-        tasks = int(self.tasks) if self.tasks and self.tasks.isdecimal() else None
+        tasks = int(self.tasks) if self.tasks and is_number(self.tasks) else None
         variant = {name: getattr(self, name) for name in VARIANT}
-        return [
+        if self.absent:
+            variant["query_has_class"] = True
+        drawn = [
             benchmark.sampler(fold, TaskRequest(way, shot, setting, tasks, **variant)).configuration()
             for fold in wanted
             for way in _numbers(self.way or "1", "--way")
             for shot in _numbers(self.shot or "1", "--shot")
             for setting in settings
         ]
+        return [*drawn, *(lacking for each in drawn for lacking in self._absent(each, benchmark))]
+
+    def _absent(self, configuration: Configuration, benchmark: Benchmark) -> list[Configuration]:
+        """Draw queries without the class, if asked for, from the fold's published list or else from all photos."""
+        dataset, areas = benchmark.dataset, benchmark.areas
+        if not self.absent or dataset is None or areas is None:
+            return []
+        listed = (name for name, _ in benchmark.fold_list(configuration.fold).entries)
+        names = dict.fromkeys(listed if self.lists else dataset.names)
+        return absent_configurations(configuration, tuple(names), areas, dataset.classes)
 
     def thresholds(self) -> Thresholds | None:
         """Return the thresholds to evaluate with; None if each head uses those of its own file."""
         numbers = [self.threshold_presence, self.threshold_mask]
         own = self.own_thresholds or self.threshold == OWN_THRESHOLDS
         if (own or self.threshold is not None) and numbers != [None, None]:
-            raise EmatError("thresholds are given twice; leave out --threshold-presence and --threshold-mask")
+            raise EmatError(
+                "given-twice", "thresholds are given twice; leave out --threshold-presence and --threshold-mask"
+            )
         if own:
             return None
         if self.threshold is not None:
@@ -182,16 +227,17 @@ def command(
         run, dataset = _prepare(options, processes)
         processes.start()  # an error before this line is reported by one process, and later ones by the process itself
         photos = {name for each in run.configurations for task in each.tasks for name in task.photos}
-        state = processes.from_first(dataset.state(photos))  # another machine's copy has other file times
+        state = processes.broadcast(dataset.state(photos))  # another machine's copy has other file times
         run = replace(run, data_state=state)
         path = out or Path("runs", _name(run))
         content = _results(run, dataset, path, options, processes)
     except EmatError as error:
-        raise processes.own(error) from None
+        raise processes.with_rank(error) from None
     if content is None:
         return
     if as_json:
-        typer.echo(json.dumps({"results": str(path), "summaries": content["summaries"]}, indent=2))
+        shown = {key: content[key] for key in ("summaries", "absence") if key in content}
+        typer.echo(json.dumps({"results": str(path), **shown}, indent=2))
         return
     show_results(content, Console())
     typer.echo(f"{path}: {content['work']['tasks']} tasks in {content['seconds']:.0f} s")
@@ -205,7 +251,7 @@ def _prepare(options: EvalOptions, processes: Processes) -> tuple[Run, Dataset]:
     benchmarks = options.benchmarks(folds, silent=processes.rank > 0)
     dataset, areas = benchmarks[0].dataset, benchmarks[0].areas
     if dataset is None or areas is None:
-        raise EmatError("an evaluation needs photos and masks; give the data set with --data")
+        raise EmatError("missing-option", "an evaluation needs photos and masks; give the data set with --data")
     if from_file is None:
         configurations = [each for benchmark in benchmarks for each in options.configurations(benchmark, folds)]
     else:
@@ -214,25 +260,17 @@ def _prepare(options: EvalOptions, processes: Processes) -> tuple[Run, Dataset]:
     methods = _load_methods(options, configurations, str(processes.device or options.device))
     if options.model is not None and processes.rank == 0:
         _warn_of_seen_classes(options.model, configurations, dataset)
-    run = Run(tuple(configurations), methods, thresholds, options.only_seg, refine=refinement(options.refine))
+    run = Run(tuple(configurations), methods, thresholds, options.only_seg, as_fitted=options.fitted())
     return run, dataset
 
 
 def _load_methods(
     options: EvalOptions, configurations: Sequence[Configuration], device: str
 ) -> dict[int, EvaluatedMethod]:
-    """Load the head of each fold, with a learner if that is asked for."""
+    """Load the head of each fold."""
     folds = dict.fromkeys(each.fold for each in configurations)
     heads = {fold: None if options.model is None else _head_of_fold(options.model, fold) for fold in folds}
-    methods = load_folds(heads, options.method, backbone=options.backbone, image_size=options.size, device=device)
-    if not options.learn:
-        return methods
-    chosen = options.thresholds()
-    learning = {
-        id(each): replace(each, method=LearningMethod(each.method, chosen or each.thresholds))
-        for each in methods.values()
-    }
-    return {fold: learning[id(each)] for fold, each in methods.items()}
+    return load_folds(heads, options.method, backbone=options.backbone, image_size=options.size, device=device)
 
 
 def _warn_of_seen_classes(model: str, configurations: Sequence[Configuration], dataset: Dataset) -> None:
@@ -258,11 +296,13 @@ def _results(
     if path.exists():
         content = read_results(path)
         if content["fingerprint"] != run.fingerprint:
-            raise EmatError(f"{path} has the results of another run; write to another file with --out, or delete it")
+            raise EmatError(
+                "other-run", f"{path} has the results of another run; write to another file with --out, or delete it"
+            )
         return None if processes.rank else content
-    check_output(path)
+    claim_file(path, (".json",))
     journal = path.with_name(f"{path.name}.journal")
-    limits = default_limits(processes.on_machine)
+    limits = default_limits(processes.per_machine)
     if options.cache_memory is not None:
         limits = replace(limits, features=int(options.cache_memory * GIGABYTE))
     outcomes = evaluate(
@@ -277,6 +317,8 @@ def _results(
     if outcomes is None:
         return None
     content = results(run, outcomes, options=options.as_json(), seconds=seconds_spent(run, journal))
+    if options.absent:
+        content["absence"] = absence(content["cells"], content["outcomes"]).as_json()
     write_results(path, content)
     remove_journals(journal)
     return content
@@ -292,8 +334,10 @@ def _name(run: Run) -> str:
 
 def _numbers(text: str, flag: str, least: int = 1) -> list[int]:
     parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() and int(part) >= least for part in parts):
-        raise EmatError(f"{flag} is {text!r}; write numbers from {least} on, such as {least} or {least},{least + 1}")
+    if not all(is_number(part) and int(part) >= least for part in parts):
+        raise EmatError(
+            "bad-number", f"{flag} is {text!r}; write numbers from {least} on, such as {least} or {least},{least + 1}"
+        )
     return list(dict.fromkeys(map(int, parts)))
 
 
@@ -304,7 +348,8 @@ def _two_numbers(text: str) -> list[float | None]:
         (mask,) = masks or [presence]
     except ValueError:
         raise EmatError(
-            f"--threshold is {text!r}; write --threshold-presence and --threshold-mask with a number each"
+            "unclear-option",
+            f"--threshold is {text!r}; write --threshold-presence and --threshold-mask with a number each",
         ) from None
     return [presence, mask]
 
@@ -314,4 +359,4 @@ def _setting(text: str) -> Setting:
         return Setting(text.strip())
     except ValueError:
         known = ", ".join(each.value for each in Setting)
-        raise EmatError(f"there is no setting {text!r}; the settings are {known}, or all") from None
+        raise EmatError("unknown-choice", f"there is no setting {text!r}; the settings are {known}, or all") from None

@@ -8,9 +8,10 @@ from typing import Annotated
 
 import typer
 
-from emat.cli.options import AsJson
+from emat.cli.options import AsJson, Overwrite
 from emat.errors import EmatError
 from emat.inference.segmenter import Segmenter
+from emat.outputs import claim_file
 from emat.scale.export import DEFAULT_SIZE, export_head, export_segmenter
 
 NO_ARGS_IS_HELP = True
@@ -25,6 +26,7 @@ def command(
     head_only: Annotated[
         bool, typer.Option("--head-only", help="Only the network: from the tokens of query and support to logits.")
     ] = False,
+    overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
     """Write a fitted segmenter as one ONNX file: photos in, scores and probability maps out.
@@ -35,14 +37,17 @@ def command(
     Example: emat export pets.emat -o pets.onnx --photo-size 640x480
     """
     if head_only and size is not None:
-        raise EmatError("--photo-size is for a whole segmenter; the head alone takes tokens")
+        raise EmatError("conflicting-options", "--photo-size is for a whole segmenter; the head alone takes tokens")
     chosen = DEFAULT_SIZE if size is None else _size(size)
+    claim_file(out, (".onnx",), reads=[Path(segmenter)], overwrite=overwrite)
     loaded = Segmenter.load(segmenter, device="cpu")
     if head_only:
         written = export_head(loaded, out)
     else:
         if not loaded.classes_:
-            raise EmatError(f"{segmenter} is a head without examples; fit it first, or export it with --head-only")
+            raise EmatError(
+                "not-fitted", f"{segmenter} is a head without examples; fit it first, or export it with --head-only"
+            )
         written = export_segmenter(loaded, out, chosen)
     if as_json:
         typer.echo(json.dumps(asdict(written), default=str))
@@ -55,7 +60,7 @@ def command(
 
 def _size(text: str) -> tuple[int, int]:
     """Height and width from text such as 640x480."""
-    found = re.fullmatch(r"(\d+)x(\d+)", text)
+    found = re.fullmatch(r"(\d{1,6})x(\d{1,6})", text)
     if found is None or not int(found[1]) or not int(found[2]):
-        raise EmatError(f"--photo-size is {text!r}; give width and height in pixels, such as 640x480")
+        raise EmatError("unclear-option", f"--photo-size is {text!r}; give width and height in pixels, such as 640x480")
     return int(found[2]), int(found[1])

@@ -1,6 +1,7 @@
 """`emat fit`: learn classes from a few masked photos, and write one file for `emat predict`."""
 
 import json
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
@@ -13,16 +14,33 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from emat.cli.options import AsJson, BackboneName, DeviceName, HeadName, MaxPixels, StretchOption, reading_of
+from emat.cli.options import (
+    AsJson,
+    BackboneName,
+    ChannelsOption,
+    DeviceName,
+    HeadName,
+    MaxPixels,
+    Overwrite,
+    ProjectOption,
+    Refine,
+    StretchOption,
+    TilesOption,
+    read_tiles,
+    reading_of,
+    refinement,
+)
 from emat.datasets.layouts import open_dataset
 from emat.errors import EmatError
-from emat.files import check_output
+from emat.files import is_number
 from emat.images import PHOTO_SUFFIXES, Reading
 from emat.images.sources import split_page
 from emat.inference.dataset_examples import MOST_EMPTY, examples_of, wanted_classes
+from emat.inference.decisions import best_size
 from emat.inference.example import Example
-from emat.inference.forecast import Forecast, best_size
+from emat.inference.forecast import Forecast
 from emat.inference.segmenter import Segmenter
+from emat.outputs import claim_file
 from emat.progress import follow
 
 NO_ARGS_IS_HELP = True
@@ -43,8 +61,12 @@ def command(
     ] = None,
     model: HeadName = "default",
     backbone: BackboneName = None,
-    classes: Annotated[str | None, typer.Option(help="Learn only these classes, such as cat,dog.")] = None,
-    shots: Annotated[int | None, typer.Option(min=1, help="Use at most this many examples of a class.")] = None,
+    classes: Annotated[
+        str | None, typer.Option(help="Learn only these classes, such as cat,dog. Default: all.")
+    ] = None,
+    shots: Annotated[
+        int | None, typer.Option(min=1, help="Use at most this many examples of a class. Default: all.")
+    ] = None,
     learn: Annotated[
         bool, typer.Option("--learn/--no-learn", help="Also train a pixel classifier on the examples.")
     ] = True,
@@ -58,9 +80,17 @@ def command(
             "or more if masks are thin."
         ),
     ] = None,
+    overlap: Annotated[
+        str | None, typer.Option(help="Classes that lie on each other, the upper one first, such as lesion,leaf.")
+    ] = None,
+    tiles: TilesOption = None,
+    refine: Refine = "auto",
     stretch: StretchOption = None,
+    channels: ChannelsOption = None,
+    project: ProjectOption = "none",
     max_pixels: MaxPixels = None,
     device: DeviceName = "auto",
+    overwrite: Overwrite = False,
     thumbnails: Annotated[bool, typer.Option(help="Keep small pictures of the examples in the file.")] = True,
     as_json: AsJson = False,
 ) -> None:
@@ -70,22 +100,40 @@ def command(
 
     Example: emat fit a.jpg --mask cat=a_mask.png -o cat.emat
     """
-    check_output(out)
+    masks_read = [Path(text.partition("=")[2].rpartition(":")[0] or text.partition("=")[2]) for text in mask or []]
+    claim_file(out, (".emat",), reads=[examples, split_page(examples)[0], *masks_read], overwrite=overwrite)
     single = _is_photo(examples)
     if mask and examples.is_dir():
-        raise EmatError(f"--mask is for a single photo, but {examples} is a folder; leave --mask out, or give a photo")
+        raise EmatError(
+            "conflicting-options",
+            f"--mask is for a single photo, but {examples} is a folder; leave --mask out, or give a photo",
+        )
     for flag, value in (("--classes", classes), ("--shots", shots)):
         if value is not None and (mask or single):
-            raise EmatError(f"{flag} is for a data set, but {examples} is a single photo; leave {flag} out")
-    reading = reading_of(stretch, max_pixels)
+            raise EmatError(
+                "conflicting-options", f"{flag} is for a data set, but {examples} is a single photo; leave {flag} out"
+            )
+    reading = reading_of(stretch, max_pixels, channels=channels, project=project)
     choice = None if learn else False
 
     def fitted(side: int | None) -> Segmenter:
-        loaded = Segmenter.load(model, backbone=backbone, device=device, learn=choice, size=side, reading=reading)
+        loaded = Segmenter.load(
+            model,
+            backbone=backbone,
+            device=device,
+            tiles=read_tiles(tiles),
+            overlap=() if overlap is None else tuple(name.strip() for name in overlap.split(",")),
+            refine=refinement(refine),
+            learn=choice,
+            size=side,
+            reading=reading,
+        )
         if mask or single:
             return loaded.fit(_single(examples, mask, sparse))
         if sparse:
-            raise EmatError("--sparse is for a single photo with --mask; give more of them as Example in Python")
+            raise EmatError(
+                "missing-option", "--sparse is for a single photo with --mask; give more of them as Example in Python"
+            )
         return loaded.fit(_from_dataset(examples, classes, shots, learn, reading))
 
     segmenter, said = best_size(fitted) if size == "auto" and learn else (fitted(_side(size)), None)
@@ -97,13 +145,15 @@ def command(
         if forecast:
             answer["forecast"] = {name: asdict(each) for name, each in forecast.items()}
             answer["size"] = segmenter.working_side
+        answer["decisions"] = segmenter.decisions_.to_json()
         typer.echo(json.dumps(answer))
         return
     _show(out, counts, forecast)
     if said:
         typer.echo(said)
-    if size == "auto" and (helps := segmenter.tiles_help()) is not None:
-        typer.echo("Tiles help: predict with --tiles auto." if helps else "Tiles do not help.")
+    for sentence in segmenter.decisions_.sentences():
+        typer.echo(sentence)
+    typer.echo(f"Next: emat predict {shlex.quote(str(out))} PHOTOS -o masks --format png,overlay")
 
 
 def _is_photo(path: Path) -> bool:
@@ -114,21 +164,25 @@ def _is_photo(path: Path) -> bool:
 def _side(text: str | None) -> int | None:
     if text is None or text == "auto":
         return None
-    if not text.isdecimal():
-        raise EmatError(f"--size is {text!r}; it is a number of pixels, such as 800, or auto")
+    if not is_number(text):
+        raise EmatError("bad-number", f"--size is {text!r}; it is a number of pixels, such as 800, or auto")
     return int(text)
 
 
 def _single(photo: Path, masks: list[str] | None, sparse: bool) -> Iterator[Example]:
     if not masks:
-        raise EmatError(f"{photo} is a single photo; say what it shows, as in --mask cat=cat_mask.png")
+        raise EmatError(
+            "missing-option", f"{photo} is a single photo; say what it shows, as in --mask cat=cat_mask.png"
+        )
     given: dict[str, str | tuple[float, ...]] = {}
     for text in masks:
         name, equals, value = text.partition("=")
         if not equals or not name or not value:
-            raise EmatError(f"--mask {text} cannot be read; write CLASS=MASK, as in --mask cat=cat_mask.png")
+            raise EmatError(
+                "unclear-option", f"--mask {text} cannot be read; write CLASS=MASK, as in --mask cat=cat_mask.png"
+            )
         if name in given:
-            raise EmatError(f"--mask gives {name} twice; draw both into one mask, or give a data set")
+            raise EmatError("given-twice", f"--mask gives {name} twice; draw both into one mask, or give a data set")
         given[name] = _as_box(value) or value
     yield Example(photo, given, sparse=sparse)
 
@@ -151,7 +205,10 @@ def _from_dataset(path: Path, only: str | None, shots: int | None, learn: bool, 
         shown.update(example.masks)
         yield example
     if only is not None and (missing := [name for name in wanted if name not in shown]):
-        raise EmatError(f"no photo of {path} shows {missing[0]!r}; leave it out of --classes, or add one with its mask")
+        raise EmatError(
+            "no-examples",
+            f"no photo of {path} shows {missing[0]!r}; leave it out of --classes, or add one with its mask",
+        )
 
 
 def _show(out: Path, counts: Counter[str], forecast: Mapping[str, Forecast]) -> None:
@@ -172,7 +229,7 @@ def _show(out: Path, counts: Counter[str], forecast: Mapping[str, Forecast]) -> 
     console.print(table)
     for name, each in forecast.items():
         if sentence := each.sentence(name):
-            console.print(escape(sentence[0].upper() + sentence[1:] + "."), highlight=False)
-    console.print(f"{escape(str(out))}, {out.stat().st_size / 1e6:.1f} MB", highlight=False)
+            typer.echo(f"{sentence[0].upper()}{sentence[1:]}.")
+    typer.echo(f"{out}, {out.stat().st_size / 1e6:.1f} MB")
     if max(counts.values()) > SLOW_FROM:
-        console.print("More examples make predictions slower; --shots 5 is often enough.", highlight=False)
+        typer.echo("More examples make predictions slower; --shots 5 is often enough.")

@@ -1,7 +1,8 @@
 """The options that several verbs share, and the one way in which a dataclass becomes the options of a verb.
 
-A verb whose choices are the fields of a dataclass is decorated with `takes`: every field becomes an option, and the
-verb is called with the dataclass. A field is annotated with its help text, or with a `typer.Option` if it needs more.
+Options are parameters of a verb, annotated for Typer. A verb with many, or some that Python code has as well, takes
+them as a dataclass and is decorated with `takes`: every field becomes an option. A field is annotated with its help
+text, and with its flags if they are not its name; or with a `typer.Option` if it needs more.
 """
 
 import inspect
@@ -9,18 +10,33 @@ from collections.abc import Callable, Sequence
 from dataclasses import MISSING, dataclass, fields
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, TypeVar, cast, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Concatenate,
+    Literal,
+    ParamSpec,
+    TypeVar,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import typer
 
 from emat.datasets.layouts import LAYOUTS
 from emat.errors import EmatError
+from emat.files import is_number
 from emat.images import Reading, Stretch
 from emat.progress import follow
 from emat.tasks.benchmark import Benchmark, open_benchmark
 from emat.tasks.sampling import TaskRequest
 
 if TYPE_CHECKING:
+    from emat.inference.segmenter import Segmenter
+    from emat.inference.tiles import Tiles
     from emat.refine.refiner import Refinement
 
 Options = TypeVar("Options")
@@ -39,13 +55,15 @@ WorkingSize = Annotated[
     typer.Option("--size", min=1, help="Resize photos to this many pixels a side. Default: the head's size."),
 ]
 PresenceThreshold = Annotated[
-    float | None, typer.Option("--threshold-presence", help="Probability from which a class counts as present.")
+    float | None,
+    typer.Option("--threshold-presence", help="Probability from which a class counts as present. Default: as fitted."),
 ]
 MaskThreshold = Annotated[
-    float | None, typer.Option("--threshold-mask", help="Probability from which a pixel belongs to a class.")
+    float | None,
+    typer.Option("--threshold-mask", help="Probability from which a pixel belongs to a class. Default: as fitted."),
 ]
 FeatureFolder = Annotated[
-    Path | None, typer.Option("--cache", help="Folder that keeps the features of photos between runs.")
+    Path | None, typer.Option("--cache", help="Folder that keeps the features of photos between runs. Default: none.")
 ]
 DatasetKind = Annotated[
     str | None,
@@ -84,10 +102,70 @@ StretchOption = Annotated[
 MaxPixels = Annotated[
     int | None, typer.Option("--max-pixels", min=1, help="The largest photo to read, in pixels. Default: 89 million.")
 ]
+Overwrite = Annotated[
+    bool, typer.Option("--overwrite", help="Replace files that are there, also those that emat did not write.")
+]
+ChannelsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--channels",
+        help="Of photos with channels, those to take, as in 0,2 or DAPI,GFP. Default: all.",
+        rich_help_panel="Input",  # `emat train` has another option of this name
+    ),
+]
+ProjectOption = Annotated[
+    str, typer.Option("--project", help="Depths of a stack: none (each by itself), or their max or mean.")
+]
 Refine = Annotated[
     str,
     typer.Option("--refine", help="Crisper masks: auto, mobilesam (emat weights fetch mobilesam), guided or none."),
 ]
+
+
+TilesOption = Annotated[
+    str | None,
+    typer.Option(
+        "--tiles",
+        help="For small objects in large photos: auto, none, or the tiles a side, such as 3. Default: as fitted, and "
+        "none when fitting.",
+    ),
+]
+
+
+def read_tiles(text: str | None) -> "Tiles | Literal['fitted']":
+    """Return what --tiles says; EmatError if it is neither auto, none nor a number of tiles."""
+    from emat.inference.segmenter import AS_FITTED
+    from emat.inference.tiles import FINEST_TILES
+
+    if text is None:
+        return AS_FITTED
+    if text in ("auto", "none"):
+        return "auto" if text == "auto" else None
+    if not is_number(text) or not 1 <= int(text) <= FINEST_TILES:
+        raise EmatError(
+            "unknown-choice",
+            f"--tiles is {text!r}; it must be auto, none or a number of tiles from 1 to {FINEST_TILES}",
+        )
+    return int(text)
+
+
+def load_fitted(path: Path | str, device: str = "cpu", tiles: str | None = None, refine: str = "auto") -> "Segmenter":
+    """Load a fitted segmenter; what --tiles and --refine say goes before what was decided when it was fitted.
+
+    Raises:
+        EmatError: If the file is missing or has no examples, or an option cannot be read.
+    """
+    from emat.inference.segmenter import Segmenter
+
+    if not Path(path).is_file():
+        raise EmatError("no-such-file", f"{path} does not exist; make it with `emat fit EXAMPLES -o {path}`")
+    fitted = Segmenter.load(path, device=device, tiles=read_tiles(tiles), refine=refinement(refine))
+    if not fitted.classes_:
+        raise EmatError(
+            "not-fitted",
+            f"{path} is a head that has not learned any class yet; teach it some with `emat fit EXAMPLES -o pets.emat`",
+        )
+    return fitted
 
 
 def refinement(text: str) -> "Refinement | None":
@@ -98,16 +176,24 @@ def refinement(text: str) -> "Refinement | None":
     try:
         check_refinement(way)
     except EmatError:
-        raise EmatError(f"--refine is {text!r}; it must be auto, mobilesam, guided or none") from None
+        raise EmatError("unknown-choice", f"--refine is {text!r}; it must be auto, mobilesam, guided or none") from None
     return cast("Refinement | None", way)
 
 
-def reading_of(stretch: str | None, max_pixels: int | None, usual: Reading | None = None) -> Reading:
-    """Return how photos are read according to --stretch and --max-pixels; `usual` supplies what is not given."""
+def reading_of(
+    stretch: str | None,
+    max_pixels: int | None,
+    usual: Reading | None = None,
+    channels: str | None = None,
+    project: str = "none",
+) -> Reading:
+    """Return how photos are read according to the options of these names; `usual` supplies what is not given."""
     usual = usual or Reading()
     return Reading(
         usual.stretch if stretch is None else Stretch.read(stretch),
         usual.max_pixels if max_pixels is None else max_pixels,
+        usual.channels if channels is None else tuple(part.strip() for part in channels.split(",") if part.strip()),
+        project,
     )
 
 
@@ -157,75 +243,40 @@ def takes(options: type[Options]) -> Callable[[Callable[Concatenate[Options, Own
     """Give a verb an option for each field of the dataclass `options`, which is its first parameter."""
     hints = get_type_hints(options, include_extras=True)
     parameters = [_option(each.name, hints[each.name], each.default) for each in fields(cast(Any, options))]
+    repeatable = {name for name, hint in hints.items() if get_origin(hint.__origin__) is tuple}
 
     def decorate(verb: Callable[Concatenate[Options, Own], None]) -> Callable[..., None]:
-        return _with_parameters(verb, parameters, lambda values: options(**values))
+        own = list(inspect.signature(verb).parameters.values())[1:]
+        every = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in (*own, *parameters)]
+
+        @wraps(verb)
+        def with_options(**given: Any) -> None:
+            values = {each.name: given.pop(each.name) for each in parameters}
+            values |= {name: tuple(values[name] or ()) for name in repeatable}
+            cast(Any, verb)(options(**values), **given)
+
+        # Typer reads the options of a command from its signature and annotations.
+        with_options.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined]
+        with_options.__annotations__ = {each.name: each.annotation for each in every}
+        return with_options
 
     return decorate
 
 
-def takes_given(
-    options: type[Any], defaults: dict[str, Any], flags: dict[str, str]
-) -> Callable[[Callable[Concatenate[dict[str, Any], Own], None]], Callable[..., None]]:
-    """Give a verb an option for each field of the dataclass `options`, but call it only with those that were given.
-
-    A configuration file can then supply the others. The verb's first parameter is a dictionary.
-
-    Args:
-        options: The dataclass.
-        defaults: The default of each field, which the help shows.
-        flags: A short flag for some of the fields.
-    """
-    hints = get_type_hints(options, include_extras=True)
-    parameters = [
-        _optional(each.name, hints[each.name], defaults[each.name], flags.get(each.name)) for each in fields(options)
-    ]
-
-    def decorate(verb: Callable[Concatenate[dict[str, Any], Own], None]) -> Callable[..., None]:
-        return _with_parameters(
-            verb, parameters, lambda values: {name: value for name, value in values.items() if value not in (None, [])}
-        )
-
-    return decorate
+def given_options(options: object, context: typer.Context) -> dict[str, Any]:
+    """Return the fields of `options` that the user gave, so that a configuration file can supply the others."""
+    names = [each.name for each in fields(cast(Any, options))]
+    sources = {name: context.get_parameter_source(name) for name in names}
+    return {name: getattr(options, name) for name, source in sources.items() if source and source.name == "COMMANDLINE"}
 
 
 def _option(name: str, hint: Any, default: Any) -> inspect.Parameter:
-    kind, described = hint.__origin__, hint.__metadata__[0]
+    """Make the option of a field: its metadata is a help text and flags other than its name, or a `typer.Option`."""
+    kind: Any = hint.__origin__
+    described, *flags = hint.__metadata__
     if isinstance(described, str):
-        described = typer.Option(_flag(name), help=described)
+        described = typer.Option(*(flags or [f"--{name.replace('_', '-')}"]), help=described)
+    if get_origin(kind) is tuple:  # Typer knows lists only
+        kind, default = list[get_args(kind)[0]] | None, None  # type: ignore[misc]
     empty = inspect.Parameter.empty if default is MISSING else default
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=empty, annotation=Annotated[kind, described])
-
-
-def _optional(name: str, hint: Any, default: Any, short: str | None) -> inspect.Parameter:
-    """Return an option that is None unless it is given; its help shows the true default."""
-    kind = hint.__origin__
-    is_list = getattr(kind, "__origin__", None) is tuple
-    scalar = next(each for each in getattr(kind, "__args__", (kind,)) if each is not type(None))
-    flag = _flag(name)
-    flags = [f"{flag}/--no-{flag[2:]}"] if scalar is bool else [flag, *([short] if short else [])]
-    shown = False if default in (None, []) else str(default)
-    option = typer.Option(*flags, help=hint.__metadata__[0], show_default=shown)
-    annotation = Annotated[list[scalar] | None, option] if is_list else Annotated[scalar | None, option]  # type: ignore[valid-type]
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
-
-
-def _flag(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
-
-
-def _with_parameters(
-    verb: Callable[..., None], parameters: Sequence[inspect.Parameter], build: Callable[[dict[str, Any]], Any]
-) -> Callable[..., None]:
-    """Return `verb` with `parameters` in place of its first one, which is built from their values."""
-    own = list(inspect.signature(verb).parameters.values())[1:]
-    every = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in (*own, *parameters)]
-
-    @wraps(verb)
-    def with_options(**given: Any) -> None:
-        verb(build({each.name: given.pop(each.name) for each in parameters}), **given)
-
-    # Typer reads the options of a command from its signature and annotations.
-    with_options.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined]
-    with_options.__annotations__ = {each.name: each.annotation for each in every}
-    return with_options

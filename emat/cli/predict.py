@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -14,29 +14,42 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from emat import __version__
 from emat.cli.options import (
     AsJson,
+    ChannelsOption,
     DeviceName,
     MaskThreshold,
     MaxPixels,
+    Overwrite,
     PresenceThreshold,
+    ProjectOption,
     Refine,
     Shapes,
     StretchOption,
+    TilesOption,
     Tolerance,
+    load_fitted,
     reading_of,
-    refinement,
 )
 from emat.errors import EmatError
-from emat.files import WriteError, check_output, file_sha256, inner_name
+from emat.files import file_sha256, inner_name, without_suffix
 from emat.formats.results import ObjectTable, PixelSize, ResultTable, ResultWriter
 from emat.formats.writing import WITH_OBJECTS, WRITERS, WriteOptions, open_writer, read_formats
 from emat.images.slides import Slide
-from emat.inference.photos import PhotoFile, find_photos, read_ahead
+from emat.images.sources import split_page
+from emat.images.stacks import open_stack
+from emat.images.videos import VIDEO_SUFFIXES
+from emat.inference.photos import PhotoFile, find_photos, photo_state, read_ahead
 from emat.inference.prediction import ScoreTable, Thresholds
+from emat.inference.seams import SeamJoiner, slide_objects
 from emat.inference.segmenter import Segmenter
-from emat.inference.tiles import FINEST_TILES, SlidePrediction, Tiles, is_slide, predict_slide
+from emat.inference.tiles import SlidePart, SlidePrediction, is_slide, predict_slide
+from emat.measure.scene import numbered
+from emat.measure.tracks import Tracks
+from emat.outputs import WriteError, claim_file, claim_folder
 from emat.progress import follow
+from emat.refine.refiner import refiner_of
 from emat.scale.ray_predict import BulkOptions, RayOptions, predict_in_bulk
 
 NO_ARGS_IS_HELP = True
@@ -52,6 +65,7 @@ class Skipped:
 
     photo: str
     problem: str
+    code: str
 
 
 def command(
@@ -65,10 +79,7 @@ def command(
             "--engine ray rows alone."
         ),
     ] = None,
-    tiles: Annotated[
-        str | None,
-        typer.Option(help="For small objects in large photos: auto, or the number of tiles a side, such as 3."),
-    ] = None,
+    tiles: TilesOption = None,
     refine: Refine = "auto",
     table: Annotated[
         Path | None, typer.Option(help="A CSV file for single objects: area, box, centroid and score of each.")
@@ -83,6 +94,8 @@ def command(
         str | None, typer.Option(help="all: predict every page of TIFF stacks. One page is named as in stack.tif[3].")
     ] = None,
     stretch: StretchOption = None,
+    channels: ChannelsOption = None,
+    project: ProjectOption = "none",
     max_pixels: MaxPixels = None,
     threshold_presence: PresenceThreshold = None,
     threshold_mask: MaskThreshold = None,
@@ -97,6 +110,7 @@ def command(
         int | None, typer.Option(min=1, help="Number of workers. Default: one a GPU, or one a group of cores.")
     ] = None,
     ray_cores: Annotated[int | None, typer.Option(min=1, help="Cores of a worker. Default: 1.")] = None,
+    overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
     """Find the classes of a fitted segmenter in photos.
@@ -108,7 +122,9 @@ def command(
     """
     where = _ray_options(engine, ray_address, ray_workers, ray_cores)
     if pages not in (None, "all"):
-        raise EmatError(f"--pages is {pages!r}; it must be all. Name a single page as in 'stack.tif[3]'")
+        raise EmatError(
+            "unknown-choice", f"--pages is {pages!r}; it must be all. Name a single page as in 'stack.tif[3]'"
+        )
     if where is None:
         format = "png" if format is None else format
         files = find_photos(photos, leave_out=Path(out), all_pages=pages == "all")
@@ -118,26 +134,32 @@ def command(
         [name for name in read_formats(format, [SCORES_ALONE]) if name != SCORES_ALONE] if format is not None else []
     )
     options = WriteOptions(shapes, tolerance)
-    way = refinement(refine)
     size = None if pixel_size is None else PixelSize.read(pixel_size)
     if size is not None and table is None:
-        raise EmatError("--pixel-size is for the table of objects; give --table objects.csv too")
+        raise EmatError("missing-option", "--pixel-size is for the table of objects; give --table objects.csv too")
+    if where is None:
+        reads = [segmenter, *(split_page(photo.path)[0] for photo in files)]
+        claim_folder(Path(out), reads=reads, overwrite=overwrite)
     if table is not None:
         if table.resolve() == (Path(out) / "scores.csv").resolve():
-            raise EmatError(f"--table {table} is the file of the scores; give the table of objects another name")
-        check_output(table)
+            raise EmatError(
+                "same-output-name", f"--table {table} is the file of the scores; give the table of objects another name"
+            )
+        claim_file(table, (".csv",), reads=reads, overwrite=overwrite, flag="--table")
     if instances and not set(formats) & set(WITH_OBJECTS):
-        raise EmatError(f"--instances is for the formats {', '.join(WITH_OBJECTS)}, not {format or 'rows alone'}")
-    fitted = _load(segmenter, device if where is None else "cpu", _tiles(tiles))
-    fitted.refine = way
-    fitted.reading = reading_of(stretch, max_pixels, fitted.reading)
+        raise EmatError(
+            "conflicting-options",
+            f"--instances is for the formats {', '.join(WITH_OBJECTS)}, not {format or 'rows alone'}",
+        )
+    fitted = load_fitted(segmenter, device if where is None else "cpu", tiles, refine)
+    fitted.reading = reading_of(stretch, max_pixels, fitted.reading, channels, project)
     chosen = Thresholds(
         fitted.thresholds.presence if threshold_presence is None else threshold_presence,
         fitted.thresholds.mask if threshold_mask is None else threshold_mask,
     )
     if where is not None:
-        bulk = BulkOptions(chosen, fitted.tiles, way, fitted.reading, tuple(formats), options, instances)
-        _on_ray(segmenter, photos, out, where, bulk, as_json)
+        bulk = BulkOptions(chosen, fitted.tiles, fitted.refine, fitted.reading, tuple(formats), options, instances)
+        _on_ray(segmenter, photos, out, where, bulk, overwrite, as_json)
         return
     folder = Path(out)
     fitted.thresholds = chosen
@@ -145,22 +167,31 @@ def command(
         "segmenter": file_sha256(segmenter),
         "tiles": tiles,
         "thresholds": [chosen.presence, chosen.mask],
-        "refine": refine,
+        "refine": None if fitted.refine is None else refiner_of(fitted.refine),
+        "reading": repr(fitted.reading),
+        "emat": __version__,
         "instances": instances,
-        "stretch": str(fitted.reading.stretch),
+        "videos": [photo_state(each.path) for each in files if each.path.suffix.lower() in VIDEO_SUFFIXES],
         "table": None if table is None else [str(table.resolve()), pixel_size],
     }
     run = hashlib.sha256(json.dumps(identity).encode()).hexdigest()
-    scores, objects = ScoreTable(fitted.classes_), None if table is None else ObjectTable(size)
+    videos = [photo for photo in files if photo.path.suffix.lower() in VIDEO_SUFFIXES]
+    scores, objects = ScoreTable(fitted.classes_), None if table is None else ObjectTable(size, bool(videos))
     tables = [ResultTable(folder / "scores.csv", scores.header, scores.key)]
     if table is not None and objects is not None:
         tables.append(ResultTable(table, objects.header, objects.key))
     with open_writer(formats, folder, fitted.classes_, options=options, run=run, tables=tables) as writer:
-        done = writer.done()
+        paths = {photo.name: photo.path for photo in files}
+        writer.refuse_overwriting(paths)
+        done = writer.done(lambda name: photo_state(paths[name]) if name in paths else None)
         if done and not as_json:
             typer.echo(f"continuing: {sum(photo.name in done for photo in files)} of {len(files)} photos are done")
         todo = [photo for photo in files if photo.name not in done]
-        skipped = list(_predict(fitted, todo, writer, scores, objects, instances))
+        skipped = list(
+            _predict(fitted, [each for each in todo if each not in videos], writer, scores, objects, instances)
+        )
+        for video in videos:  # all frames again, because a track needs the frames before
+            skipped += _predict_video(fitted, video, writer, scores, objects, instances)
         rows = list(writer.rows(scores.key))
     _tell(files, skipped, scores, rows, folder, format or "png", as_json)
     if skipped:
@@ -170,12 +201,12 @@ def command(
 def _ray_options(engine: str, address: str | None, workers: int | None, cores: int | None) -> RayOptions | None:
     """Where Ray runs; None if the photos are predicted in this process."""
     if engine not in ENGINES:
-        raise EmatError(f"--engine is {engine!r}; it must be {' or '.join(ENGINES)}")
+        raise EmatError("unknown-choice", f"--engine is {engine!r}; it must be {' or '.join(ENGINES)}")
     if engine == "ray":
         return RayOptions(address, workers, cores or RayOptions.cores)
     for flag, value in (("--ray-address", address), ("--ray-workers", workers), ("--ray-cores", cores)):
         if value is not None:
-            raise EmatError(f"{flag} is for --engine ray; add --engine ray, or leave {flag} out")
+            raise EmatError("missing-option", f"{flag} is for --engine ray; add --engine ray, or leave {flag} out")
     return None
 
 
@@ -185,15 +216,22 @@ def _refuse_with_ray(format: str | None, given: Mapping[str, object]) -> None:
     asked = [flag for flag, value in given.items() if value is not None]
     if problems := [*(f"--format {name}" for name in together), *asked]:
         raise EmatError(
+            "conflicting-options",
             f"--engine ray writes rows and the files of single photos, so it does not take {', '.join(problems)}; "
-            "leave it out, or predict without --engine ray"
+            "leave it out, or predict without --engine ray",
         )
 
 
 def _on_ray(
-    segmenter: Path, photos: list[str], out: str, where: RayOptions, options: BulkOptions, as_json: bool
+    segmenter: Path,
+    photos: list[str],
+    out: str,
+    where: RayOptions,
+    options: BulkOptions,
+    overwrite: bool,
+    as_json: bool,
 ) -> None:
-    done = predict_in_bulk(segmenter, photos, out, where, options)
+    done = predict_in_bulk(segmenter, photos, out, where, options, overwrite)
     if as_json:
         typer.echo(json.dumps(asdict(done)))
     else:
@@ -205,25 +243,6 @@ def _on_ray(
         raise typer.Exit(SOME_SKIPPED)
 
 
-def _load(path: Path, device: str, tiles: Tiles) -> Segmenter:
-    if not path.is_file():
-        raise EmatError(f"{path} does not exist; make it with `emat fit EXAMPLES -o {path}`")
-    fitted = Segmenter.load(path, device=device, tiles=tiles)
-    if not fitted.classes_:
-        raise EmatError(
-            f"{path} is a head that has not learned any class yet; teach it some with `emat fit EXAMPLES -o pets.emat`"
-        )
-    return fitted
-
-
-def _tiles(text: str | None) -> Tiles:
-    if text is None or text == "auto":
-        return "auto" if text else None
-    if not text.isdecimal() or not 1 <= int(text) <= FINEST_TILES:
-        raise EmatError(f"--tiles is {text!r}; it must be auto or a number of tiles a side from 1 to {FINEST_TILES}")
-    return int(text)
-
-
 def _predict(
     fitted: Segmenter,
     photos: Sequence[PhotoFile],
@@ -233,19 +252,15 @@ def _predict(
     instances: bool,
 ) -> Iterator[Skipped]:
     """Predict and write one photo after the other; yields those that could not be read."""
-    ahead = read_ahead((photo.path for photo in photos), reading=fitted.reading)
+    ahead = read_ahead((photo.path for photo in photos), reading=fitted.reading, states=True)
     for photo, read in follow(zip(photos, ahead, strict=True), len(photos), "photos predicted"):
         try:
             name = inner_name(photo.name)
-            if read.pixels is None and fitted.tiles is not None and is_slide(photo.path, fitted.reading):
-                if objects is not None:
-                    raise EmatError(
-                        f"{photo.path} is predicted in windows, so its objects are not measured; omit --table"
-                    )
-                _predict_slide(fitted, photo.path, name, writer, scores)
+            if read.pixels is None and fitted.tiles_ is not None and is_slide(photo.path, fitted.reading):
+                _predict_slide(fitted, photo.path, name, writer, scores, objects, read.state)
                 continue
             if read.pixels is None:
-                raise read.problem or EmatError(f"{photo.path} was not read")
+                raise read.problem or EmatError("photo-not-read", f"{photo.path} was not read")
             prediction = fitted.predict(read.pixels)
             rows = {
                 scores.key: [
@@ -256,25 +271,86 @@ def _predict(
                 found = {each: prediction.instances(each).rows for each in prediction.classes}
                 rows[objects.key] = objects.rows(name, found)
             numbered = prediction.object_image if instances else None
-            writer.write(name, prediction.label_map, prediction.photo, photo.path, numbered, rows)
+            writer.write(name, prediction.label_map, prediction.photo, photo.path, numbered, rows, read.state)
         except WriteError:
             raise  # the next photo could not be written either
         except EmatError as problem:
             typer.secho(f"emat: skipped: {problem}", err=True, fg=typer.colors.YELLOW)
-            yield Skipped(str(photo.path), str(problem))
+            yield Skipped(str(photo.path), str(problem), problem.code)
 
 
-def _predict_slide(fitted: Segmenter, path: Path, name: str, writer: ResultWriter, scores: ScoreTable) -> None:
+def _predict_video(
+    fitted: Segmenter,
+    video: PhotoFile,
+    writer: ResultWriter,
+    scores: ScoreTable,
+    objects: ObjectTable | None,
+    instances: bool,
+) -> list[Skipped]:
+    """Predict every frame of a video; in the table, an object keeps its number from frame to frame."""
+    try:
+        stack, tracks = open_stack(video.path, fitted.reading), Tracks()
+        if stack is None:
+            raise EmatError("no-such-file", f"{video.path} does not exist; check the name and the folder")
+        name, planes = inner_name(video.name), stack.planes("none")
+        for plane in follow(planes, len(planes), "frames predicted"):
+            frame = plane.t or 0
+            prediction = fitted.predict(stack.photo(stack.values(plane, "none"), fitted.reading))
+            written = f"{without_suffix(name)}_t{frame:05d}.png"
+            masks = [prediction.mask(each) for each in prediction.classes]
+            rows = {scores.key: [scores.row(written, prediction.scores, masks)]}
+            if objects is not None:
+                found, first = {}, 0
+                apart = {each: prediction.instances(each) for each in prediction.classes}
+                linked = tracks.link(numbered({each: one.label_image for each, one in apart.items()}))
+                for each, one in apart.items():
+                    found[each] = [replace(row, id=linked[first + row.id]) for row in one.rows]
+                    first += len(one.rows)
+                rows[objects.key] = objects.rows(name, found, frame)
+            writer.write(
+                written,
+                prediction.label_map,
+                prediction.photo,
+                None,
+                prediction.object_image if instances else None,
+                rows,
+            )
+    except WriteError:
+        raise
+    except EmatError as problem:
+        typer.secho(f"emat: skipped: {problem}", err=True, fg=typer.colors.YELLOW)
+        return [Skipped(str(video.path), str(problem), problem.code)]
+    return []
+
+
+def _predict_slide(
+    fitted: Segmenter,
+    path: Path,
+    name: str,
+    writer: ResultWriter,
+    scores: ScoreTable,
+    objects: ObjectTable | None,
+    state: str | None,
+) -> None:
     """Predict a TIFF that is too large for the memory, window by window."""
     with Slide(path, fitted.reading) as slide:
         answer = SlidePrediction(fitted.classes_, slide.size)
-        bands = predict_slide(fitted, slide, fitted.tiles, answer)
+        joiners = {} if objects is None else {each: SeamJoiner([each], slide.size) for each in fitted.classes_}
+        counts = dict.fromkeys(joiners, 0)
+
+        def watch(part: SlidePart) -> None:
+            for each, joiner in joiners.items():
+                found = [row for region in joiner.add(part) for row in slide_objects(region, each)]
+                found = [replace(row, id=number) for number, row in enumerate(found, start=counts[each] + 1)]
+                counts[each] += len(found)
+                if found and objects is not None:
+                    writer.write_rows(name, {objects.key: objects.rows(name, {each: found})})
 
         def row() -> dict[str, list[list[str]]]:
             shares = [answer.share(each) for each in answer.classes]
             return {scores.key: [scores.slide_row(name, answer.scores, shares)]}
 
-        writer.write_bands(name, slide.size, bands, row)
+        writer.write_bands(name, slide.size, predict_slide(fitted, slide, fitted.tiles_, answer, watch), row, state)
 
 
 def _tell(

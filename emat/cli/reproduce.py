@@ -7,14 +7,13 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from emat.cli.options import DataPath, DeviceName, FeatureFolder, MasksPath, takes
+from emat.cli.options import DataPath, DeviceName, FeatureFolder, MasksPath, Overwrite, takes
 from emat.errors import EmatError
-from emat.files import check_output
+from emat.outputs import check_output, claim_folder
 from emat.progress import follow
 from emat.reports.paper.attention_cost import AttentionCase
-from emat.reports.paper.measuring import MeasuringPlan, Pass, make_plan, measure
-from emat.reports.paper.models import models_here, parse_model
-from emat.reports.paper.parts import PARTS, choose_parts, open_tasks
+from emat.reports.paper.contents import PARTS, choose_parts, models_here, parse_model
+from emat.reports.paper.measuring import MeasuringPlan, Pass, make_plan, measure, open_tasks
 from emat.reports.paper.reproduction import Sources, cost_of, draw_figures, number_of_costs_left, write_paper
 
 EXAMPLE = "Example: emat reproduce pascal --data VOC2012 --lists splits --tasks 100 -o paper"
@@ -60,6 +59,7 @@ class ReproduceOptions:
     results: Annotated[
         list[Path] | None, typer.Option(help="Folder with results of emat eval to use as well; may be repeated.")
     ] = None
+    overwrite: Overwrite = False
     cache: FeatureFolder = None
     device: DeviceName = "auto"
 
@@ -93,6 +93,7 @@ def figures(
     list_: Annotated[bool, typer.Option("--list", help="Name every table and figure, and stop.")] = False,
     out: Out = Path("paper"),
     only: Only = None,
+    overwrite: Overwrite = False,
 ) -> None:
     """Draw the figures that need no data set, or name all tables and figures with --list.
 
@@ -101,9 +102,10 @@ def figures(
     if list_:
         for part in PARTS:
             data_sets = "" if len(part.datasets) > 1 else f" ({part.datasets[0]} only)"
-            needs = "" if part.needs_data else " (needs no data set)"
-            typer.echo(f"{part.name:16} {part.title}{data_sets}{needs}")
+            without = "" if part.needs_data else " (needs no data set)"
+            typer.echo(f"{part.name:16} {part.title}{data_sets}{without}")
         return
+    claim_folder(out, overwrite=overwrite)
     parts = choose_parts(None, only)
     costs = cost_of(parts, out, _watch_costs)
     for figure in draw_figures(parts, Sources(None, None, costs), out):
@@ -120,6 +122,7 @@ def _reproduce(dataset: str, options: ReproduceOptions, more: list[str]) -> None
     )
     models = given or models_here(dataset, tasks.folds)
     if not options.plan:
+        claim_folder(out, overwrite=options.overwrite)
         check_output(out / "index.html")  # makes the folder, so only once the data set is known to be there
     plan = make_plan(parts, models, tasks, out, options.device, results_in=measured_in, estimate=options.run)
     _show(plan, [part.name for part in parts])
@@ -149,14 +152,16 @@ def _follow(items: Sequence[Item], what: str) -> Iterator[Item]:
 def _folders(given: list[Path] | None) -> list[Path]:
     for folder in given or []:
         if not folder.is_dir():
-            raise EmatError(f"--results {folder} is not a folder; give one with results files of emat eval")
+            raise EmatError(
+                "not-a-folder", f"--results {folder} is not a folder; give one with results files of emat eval"
+            )
     return given or []
 
 
 def _refuse_doubled(labels: list[str]) -> None:
     for label in labels:
         if labels.count(label) > 1:
-            raise EmatError(f"the label {label!r} is given twice; give each model a label of its own")
+            raise EmatError("given-twice", f"the label {label!r} is given twice; give each model a label of its own")
 
 
 def _show(plan: MeasuringPlan, names: list[str]) -> None:
@@ -167,9 +172,9 @@ def _show(plan: MeasuringPlan, names: list[str]) -> None:
         typer.echo(f"  {label}: not run, {reason}")
     for label, reason in plan.partly_run.items():
         typer.echo(f"  {label}: not on every fold, {reason}")
-    for path in plan.ledger.left_out:
+    for path in plan.store.left_out:
         typer.echo(f"  {path}: not used, photo or mask files have changed since it was written")
-    if plan.ledger.left_out:
+    if plan.store.left_out:
         typer.echo("  If the data set was only copied, move these files to another folder and give it with --results.")
     seconds = sum(each.seconds for each in plan.passes)
     if seconds:

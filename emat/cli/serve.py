@@ -8,9 +8,18 @@ from typing import Annotated, Any
 
 import typer
 
-from emat.cli.options import DeviceName, HeadName
+from emat.cli.options import (
+    DeviceName,
+    HeadName,
+    Refine,
+    TilesOption,
+    load_fitted,
+    read_tiles,
+    refinement,
+)
 from emat.errors import EmatError
 from emat.inference.segmenter import Segmenter
+from emat.outputs import claim_file
 from emat.scale.requests import MOST_BYTES, ServeOptions
 from emat.scale.serve import build_app, check_packages
 
@@ -38,6 +47,8 @@ def command(
     label_studio: Annotated[
         bool, typer.Option("--label-studio", help="Also be an ML backend of Label Studio.")
     ] = False,
+    tiles: TilesOption = None,
+    refine: Refine = "auto",
     model: HeadName = "default",
     device: DeviceName = "auto",
 ) -> None:
@@ -49,26 +60,31 @@ def command(
     """
     options = ServeOptions(host, token, limit * 2**20, keep, workers == 1, label_studio)
     if segmenter is None and not label_studio:
-        raise EmatError("say which segmenter is to be served, as in `emat serve pets.emat`")
-    if segmenter is not None and not segmenter.is_file():
-        raise EmatError(f"{segmenter} does not exist; make it with `emat fit EXAMPLES -o {segmenter}`")
+        raise EmatError("missing-option", "say which segmenter is to be served, as in `emat serve pets.emat`")
     if workers > 1 and keep is not None:
-        raise EmatError("--keep is for a server that learns; it has one worker")
+        raise EmatError("conflicting-options", "--keep is for a server that learns; it has one worker")
+    if keep is not None:  # it may be the file that is served: it is read once, and to go on with it is what is meant
+        claim_file(keep, (".emat",), overwrite=keep == segmenter, flag="--keep")
     if workers == 1:
-        loaded = Segmenter.load(segmenter or model, device=device)
-        if not loaded.classes_ and not label_studio:
-            raise EmatError(f"{segmenter} is a head without examples; teach it some with `emat fit`")
-        run_server(build_app(loaded, options), host, port, 1)
+        run_server(build_app(_loaded(segmenter, model, device, tiles, refine), options), host, port, 1)
         return
-    os.environ["EMAT_SERVED"] = options.as_environment(str(segmenter or model), device)
+    chosen = {"model": model, "device": device, "tiles": tiles, "refine": refine}
+    source = {"segmenter": None if segmenter is None else str(segmenter), **chosen}
+    os.environ["EMAT_SERVED"] = json.dumps([source, options.as_json()])
     run_server("emat.cli.serve:app_from_environment", host, port, workers)
 
 
 def app_from_environment() -> Any:
     """Build the application in a worker process, from what `emat serve` put into the environment."""
-    values = json.loads(os.environ["EMAT_SERVED"])
-    segmenter = Segmenter.load(values.pop("source"), device=values.pop("device"))
-    return build_app(segmenter, ServeOptions(**values))
+    source, options = json.loads(os.environ["EMAT_SERVED"])
+    return build_app(_loaded(**source), ServeOptions(**options))
+
+
+def _loaded(segmenter: Path | str | None, model: str, device: str, tiles: str | None, refine: str) -> Segmenter:
+    """The segmenter that is served: a fitted one, or for Label Studio a head that has no examples yet."""
+    if segmenter is not None:
+        return load_fitted(segmenter, device, tiles, refine)
+    return Segmenter.load(model, device=device, tiles=read_tiles(tiles), refine=refinement(refine))
 
 
 def run_server(app: Any, host: str, port: int, workers: int) -> None:
@@ -91,7 +107,9 @@ def run_server(app: Any, host: str, port: int, workers: int) -> None:
         try:
             probe.bind((host, port))
         except OSError as error:
-            raise EmatError(f"nothing can listen at {host}:{port} ({error.strerror}); choose another --port") from None
+            raise EmatError(
+                "cannot-listen", f"nothing can listen at {host}:{port} ({error.strerror}); choose another --port"
+            ) from None
     uvicorn.run(
         app,
         host=host,

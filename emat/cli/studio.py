@@ -34,8 +34,8 @@ def command(
     Example: emat studio --load pets.emat
     """
     if load is not None and not load.is_file():
-        raise EmatError(f"{load} does not exist; write it with `emat fit`, or save it in the studio")
-    segmenter = Segmenter.load(model if load is None else load, device=device)
+        raise EmatError("no-such-file", f"{load} does not exist; write it with `emat fit`, or save it in the studio")
+    segmenter = Segmenter.load(model if load is None else load, device=device, fetch=False)
     signal.signal(signal.SIGTERM, _end)
     with serving(segmenter, port, browser=browser, private=private) as address:
         typer.echo(f"The studio is at {address} (stop it with Ctrl+C)")

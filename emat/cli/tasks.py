@@ -9,11 +9,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from emat.cli.options import AsJson, TaskOptions, takes
-from emat.datasets.fold_files import list_path, write_fold_list
-from emat.datasets.fold_lists import equals_published
+from emat.cli.options import AsJson, Overwrite, TaskOptions, takes
+from emat.datasets.fold_lists import equals_published, list_path, write_fold_list
 from emat.errors import EmatError
-from emat.files import whole_file
+from emat.outputs import claim_file, claim_folder, whole_file
 from emat.pictures.task import draw_task
 from emat.progress import follow
 from emat.tasks.benchmark import HISTOGRAM_END, PUBLISHED_SIZES, Benchmark, size_histogram, size_split
@@ -75,8 +74,10 @@ def freeze_command(
     options: TaskOptions,
     out: Annotated[Path, typer.Option("--out", "-o", help="The task file to write, as JSON lines.")],
     fold: Fold = 0,
+    overwrite: Overwrite = False,
 ) -> None:
     """Write a fold's tasks to a task file, with which `emat eval --tasks` repeats them on any machine."""
+    claim_file(out, (".jsonl",), overwrite=overwrite)
     benchmark = options.open(only=[fold])
     configuration = benchmark.sampler(fold, options).configuration()
     _keep_areas(benchmark)
@@ -91,14 +92,16 @@ def show_command(
     out: Annotated[Path, typer.Option("--out", "-o", help="The picture to write, as PNG.")],
     index: Annotated[int, typer.Option(help="Which task, counted from 0.")],
     fold: Fold = 0,
+    overwrite: Overwrite = False,
 ) -> None:
     """Draw a task: the support photos with their masks, and the query with its true mask."""
+    claim_file(out, (".png",), overwrite=overwrite)
     benchmark = options.open(only=[fold])
     sampler = benchmark.sampler(fold, options)
     if benchmark.dataset is None:
-        raise EmatError("a picture needs photos and masks; give the data set with --data")
+        raise EmatError("missing-option", "a picture needs photos and masks; give the data set with --data")
     if not 0 <= index < len(sampler):
-        raise EmatError(f"there is no task {index}; tasks are 0 to {len(sampler) - 1}")
+        raise EmatError("bad-number", f"there is no task {index}; tasks are 0 to {len(sampler) - 1}")
     picture = draw_task(sampler[index], benchmark.dataset)
     _keep_areas(benchmark)
     with whole_file(out) as unfinished:
@@ -113,12 +116,15 @@ def sizes_command(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Folder to write the lists of the size splits to.")
     ] = None,
+    overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
     """Count objects by size, and compare size splits made from the masks with the published ones."""
+    if out is not None:
+        claim_folder(out, overwrite=overwrite)
     benchmark = options.open()
     if benchmark.areas is None:
-        raise EmatError("object sizes are counted in masks; give them with --masks or --data")
+        raise EmatError("missing-option", "object sizes are counted in masks; give them with --masks or --data")
     areas, rows = benchmark.areas, []
     for fold_list in benchmark.fold_lists:
         splits = [size_split(fold_list, areas, size) for size in PUBLISHED_SIZES]

@@ -5,22 +5,25 @@ from typing import Annotated, Any
 
 import typer
 
-from emat.cli.options import takes_given
+from emat.cli.options import Overwrite, given_options, takes
+from emat.outputs import claim_folder
 from emat.progress import follow, is_first_process
-from emat.training.options import TrainingOptions, as_plain, config_text, from_plain, read_config
+from emat.training.options import TrainingOptions, config_text, from_plain, read_config
 from emat.training.state import CONFIG, run_folder
 
 NO_ARGS_IS_HELP = True
 
 
-@takes_given(TrainingOptions, defaults=as_plain(TrainingOptions()), flags={"out": "-o"})
+@takes(TrainingOptions)
 def command(
-    given: dict[str, Any],
+    on_command_line: TrainingOptions,
+    context: typer.Context,
     config: Annotated[Path | None, typer.Option(help="YAML file of options; the command line overrides it.")] = None,
     print_config: Annotated[bool, typer.Option("--print-config", help="Print all options as YAML and stop.")] = False,
     resume: Annotated[
         bool, typer.Option("--resume", help="Resume the run in --out with its options, except those given here.")
     ] = False,
+    overwrite: Overwrite = False,
 ) -> None:
     """Train a head on any data set with masks; the backbone is not changed.
 
@@ -28,10 +31,11 @@ def command(
 
     Example on a laptop:  emat train --data photos --fold 0 --size 256 --max-tasks 20000 --ema 0.999 --out runs/mine
     """
-    options = _options(given, config, resume)
+    options = _options(given_options(on_command_line, context), config, resume)
     if print_config:
         typer.echo(config_text(options))
         return
+    claim_folder(run_folder(options), overwrite=overwrite or resume)
     from emat.training.run import train
 
     folder = train(options, resume=resume, watch=lambda names: follow(names, len(names), "masks read"))

@@ -15,18 +15,19 @@ from emat.cli.options import (
     FoldChoice,
     MasksPath,
     NamesFile,
+    Overwrite,
     WorkingSize,
 )
 from emat.errors import EmatError
-from emat.evaluation.one_pass import default_limits
+from emat.evaluation.evaluator import default_limits
 from emat.evaluation.run import load_evaluated
 from emat.evaluation.thresholds import sweep, without_test
 from emat.features import FeatureCache
-from emat.files import check_output
 from emat.methods.head_training import training_of
 from emat.methods.trained_head import TrainedHead, head_metadata, is_training_free
+from emat.outputs import claim_file
 from emat.progress import follow
-from emat.reports.terminal import sweep_table
+from emat.reports.comparison import sweep_table
 from emat.tasks.benchmark import open_benchmark
 from emat.tasks.sampling import TaskRequest
 from emat.tensor_files import write_tensors
@@ -60,6 +61,7 @@ def command(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="File to write the head to, with its thresholds and size.")
     ] = None,
+    overwrite: Overwrite = False,
 ) -> None:
     """Choose the presence and mask thresholds of a head, which predictions then use.
 
@@ -68,15 +70,16 @@ def command(
     Example: emat tune runs/mine/last.safetensors --data photos --names val.txt --size 384 -o mine.safetensors
     """
     if out is not None and is_training_free(head):
-        raise EmatError(f"{head} needs no training, so there is no head to write thresholds to; leave out --out")
+        raise EmatError(
+            "nothing-to-train", f"{head} needs no training, so there is no head to write thresholds to; leave out --out"
+        )
     evaluated = load_evaluated(head, method, backbone=backbone, image_size=size, device=device)
     benchmark = open_benchmark(dataset, None, data, masks=masks, names=names, folds=folds)
     assert benchmark.dataset is not None
-    remaining = without_test(benchmark, training_of(head), fold)
-    chosen = remaining.benchmark
+    chosen, left_out = without_test(benchmark, training_of(head), fold)
     tuned_method = evaluated.method
     if out is not None:
-        check_output(out)
+        claim_file(out, (".safetensors",), reads=[Path(head), data], overwrite=overwrite)
     swept = sweep(
         tuned_method,
         benchmark.dataset,
@@ -86,7 +89,7 @@ def command(
     )
     best = swept.best()
     used_size = tuned_method.preparation.image_size
-    without = "" if remaining.left_out is None else f", without {remaining.left_out}"
+    without = "" if left_out is None else f", without {left_out}"
     typer.echo(f"{tuned_method.name} on {evaluated.backbone} at {used_size} px; {way}-way 1-shot{without}; percent")
     Console().print(sweep_table(swept, best))
     miou = f"mIoU {100 * swept.gated[best].miou:.1f} if classes that are not present have no mask"

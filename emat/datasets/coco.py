@@ -20,10 +20,13 @@ from PIL import Image
 from emat.datasets.dataset import Dataset, Missing
 from emat.datasets.file_tree import FileTree, TreeDataset
 from emat.errors import EmatError
-from emat.files import emat_home, file_sha256, is_file, whole_file
+from emat.files import emat_home, file_sha256, is_file
 from emat.formats.coco import COCO_CLASSES, CocoInstances, read_coco
 from emat.formats.drawing import LabelMap
-from emat.images import MASK_SUFFIXES, PHOTO_SUFFIXES, Pixels, photo_size, read_mask, read_photo
+from emat.images import MASK_SUFFIXES, MAX_PIXELS, PHOTO_SUFFIXES, Pixels, photo_size, read_mask, read_photo
+from emat.images.sources import load_image
+from emat.outputs import whole_file
+from emat.progress import tell_first
 
 FILE_NAMES = ("instances_*.json", "*coco*.json", "annotations.json")
 DRAWING_RULES = "1"  # part of the path of every kept mask: increase it when `Drawing.label_map` changes
@@ -77,7 +80,9 @@ class CocoDataset(Dataset):
         self.root = root
         files = coco_files(root)
         if not files:
-            raise EmatError(f"{root} has no instance JSON; COCO keeps it as annotations/instances_val2014.json")
+            raise EmatError(
+                "no-annotations", f"{root} has no instance JSON; COCO keeps it as annotations/instances_val2014.json"
+            )
         self.splits = tuple(_split(root, file) for file in files)
         self._cache = MaskCache(keep_masks_in)
 
@@ -87,7 +92,10 @@ class CocoDataset(Dataset):
         first, *others = self.splits
         for other in others:
             if other.instances.classes != first.instances.classes:
-                raise EmatError(f"{first.file} and {other.file} list different categories; open each by itself")
+                raise EmatError(
+                    "class-lists-differ",
+                    f"{first.file} and {other.file} list different categories; open each by itself",
+                )
         return first.instances.classes
 
     @cached_property
@@ -112,10 +120,12 @@ class CocoDataset(Dataset):
         """Return the path of the photo, in the folder of its split."""
         split = self._split_of(name)
         if split.photos is None:
-            raise EmatError(f"{self.root} has no photos for {split.file.name}; add {split.prefix}")
+            raise EmatError("no-photos", f"{self.root} has no photos for {split.file.name}; add {split.prefix}")
         photo = split.photos / name.removeprefix(split.prefix)
         if not is_file(photo):
-            raise EmatError(f"{photo} does not exist; add the photo, or remove it from {split.file.name}")
+            raise EmatError(
+                "no-such-photo", f"{photo} does not exist; add the photo, or remove it from {split.file.name}"
+            )
         return photo
 
     def mask_file(self, name: str) -> Path:
@@ -185,7 +195,7 @@ class CocoPngDataset(TreeDataset):
         self._tree = FileTree(root)
         masks = self._tree.files("annotations", MASK_SUFFIXES, nested=True)
         if not masks:
-            raise EmatError(f"{root} has no masks; put them into folders such as annotations/val2014/")
+            raise EmatError("no-masks", f"{root} has no masks; put them into folders such as annotations/val2014/")
         splits = sorted({name.rpartition("/")[0] for name in masks})
         photos = [path for split in splits for path in self._tree.files(split, PHOTO_SUFFIXES).values()]
         self._photos = {path: path for path in photos}
@@ -203,7 +213,7 @@ class CocoPngDataset(TreeDataset):
 class MaskCache:
     """Masks that were drawn, kept as PNG files below a folder: `masks` in `emat_home()` if not given.
 
-    A mask whose file is damaged is drawn again.
+    A mask whose file is damaged is drawn again. A folder that cannot be written is done without.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -212,19 +222,18 @@ class MaskCache:
     def read(self, path: str) -> LabelMap | None:
         """Return the mask that was written to `path`, uint8 or uint16; None if there is none."""
         try:
-            with Image.open(self._path(path), formats=["PNG"]) as image:
-                mask = np.array(image)
-        except Exception:  # the file does not exist, or Pillow reports one of many kinds of damage
+            mask = np.array(load_image(self._path(path), ("PNG",), MAX_PIXELS, path))
+        except EmatError:  # it does not exist, or is damaged
             return None
         return mask if mask.ndim == 2 and mask.dtype in (np.uint8, np.uint16) else None
 
     def write(self, path: str, mask: LabelMap) -> None:
-        """Write `mask` to `path`, relative to the folder and without suffix."""
+        """Write `mask` to `path`, relative to the folder and without suffix; where that fails, nothing is kept."""
         try:
             with whole_file(self._path(path)) as unfinished:
                 Image.fromarray(mask).save(unfinished, "PNG")
         except EmatError as error:
-            raise EmatError(f"{error}, for example by setting EMAT_HOME") from None
+            tell_first("no mask cache", f"drawn masks are not kept: {error}, or set EMAT_HOME")
 
     def _path(self, path: str) -> Path:
         return self.folder / f"{path}.png"

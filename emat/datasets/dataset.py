@@ -16,14 +16,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emat.errors import EmatError
-from emat.files import emat_home, files_state, folder_state, write_text
+from emat.files import emat_home, files_state, folder_state
 from emat.formats.class_names import VOC_CLASSES
 from emat.formats.coco import COCO_CLASSES
 from emat.formats.drawing import LabelMap
 from emat.images import VOID, Pixels, Reading
+from emat.outputs import write_text
+from emat.progress import tell_first
 
 BACKGROUND = 0
-PUBLISHED = {VOC_CLASSES: "pascal", COCO_CLASSES: "coco"}
+NAME_OF_CLASSES = {VOC_CLASSES: "pascal", COCO_CLASSES: "coco"}
 
 
 @dataclass(frozen=True)
@@ -84,10 +86,13 @@ class ClassAreas:
         return ((name, self[name]) for name in names)
 
     def keep(self) -> None:
-        """Write new results to the file `kept_in`, if there is one."""
+        """Write new results to the file `kept_in`, if there is one and it can be written."""
         if self._kept_in is None or len(self._areas) == self._kept:
             return
-        write_text(self._kept_in, json.dumps(self._areas))
+        try:
+            write_text(self._kept_in, json.dumps(self._areas))
+        except EmatError as error:
+            tell_first("no area cache", f"measured areas are not kept: {error}, or set EMAT_HOME")
         self._kept = len(self._areas)
 
 
@@ -135,7 +140,7 @@ class Dataset(ABC):
     @property
     def name(self) -> str:
         """The name in fold lists and reports: `pascal` or `coco` if it has their classes, else the folder's name."""
-        return PUBLISHED.get(self.classes, self.root.resolve().stem)
+        return NAME_OF_CLASSES.get(self.classes, self.root.resolve().stem)
 
     @cached_property
     def entries(self) -> Sequence[PhotoEntry]:
@@ -224,7 +229,8 @@ class Dataset(ABC):
     def unknown(self, name: str) -> EmatError:
         """Return the error for a name that is not in the data set."""
         return EmatError(
-            f"{self.root} has no mask named {name!r}; check that the list and the data set belong together"
+            "no-such-mask",
+            f"{self.root} has no mask named {name!r}; check that the list and the data set belong together",
         )
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from emat.datasets.dataset import Dataset, Missing, PackedPhoto
 from emat.errors import EmatError
-from emat.files import walk
+from emat.files import LARGEST_TEXT, as_text, limited, open_input, walk
 from emat.images import Pixels, photo_size, read_photo
 
 LARGEST_MEMBER = 1 << 30  # bytes of one photo or mask, unpacked
@@ -35,9 +35,9 @@ class FileTree:
         self.root = root
         self.zipped = root.is_file()
         if not root.exists():
-            raise EmatError(f"{root} does not exist; check the path")
+            raise EmatError("no-such-file", f"{root} does not exist; check the path")
         if self.zipped and not zipfile.is_zipfile(root):
-            raise EmatError(f"{root} is neither a folder nor a zip")
+            raise EmatError("not-a-folder", f"{root} is neither a folder nor a zip")
         self._opened: dict[int, zipfile.ZipFile] = {}  # by process id
         self._lock = threading.Lock()
 
@@ -69,29 +69,36 @@ class FileTree:
 
     def source(self, path: str) -> Path | bytes:
         """Return what `emat.images` can read: the path of a file in a folder, or the content of a file in a zip."""
-        if not self.zipped:
-            return self.root / path
-        try:
-            archive = self._zip()
-            if archive.getinfo(path).file_size > LARGEST_MEMBER:
-                raise EmatError(f"{self.describe(path)} is larger than {LARGEST_MEMBER >> 20} MB; unpack the zip first")
-            return archive.read(path)
-        except EmatError:
-            raise
-        except Exception as error:  # a damaged member raises nearly everything: zlib.error, EOFError, struct.error, ...
-            raise EmatError(f"{self.describe(path)} cannot be read: {error}; fetch the zip again") from None
+        return self._member(path, LARGEST_MEMBER) if self.zipped else self.root / path
 
     def describe(self, path: str) -> str:
         """Return the name of the file for messages."""
         return f"{self.root}:{path}" if self.zipped else str(self.root / path)
 
     def text(self, path: str) -> str:
-        """Return the content of a UTF-8 text file."""
-        source = self.source(path)
+        """Return the content of a UTF-8 text file of at most 16 MB."""
+        if self.zipped:
+            return as_text(self._member(path, LARGEST_TEXT), self.describe(path))
+        with open_input(self.root / path) as file:
+            return as_text(limited(file, LARGEST_TEXT, self.describe(path)), self.describe(path))
+
+    def _member(self, path: str, most: int) -> bytes:
+        """Unpack a file of a zip; whatever its size is said to be, no more than `most` bytes of it."""
         try:
-            return (source if isinstance(source, bytes) else source.read_bytes()).decode("utf-8-sig")
-        except (OSError, UnicodeDecodeError) as error:
-            raise EmatError(f"{self.describe(path)} cannot be read as text: {error}") from None
+            with self._zip().open(path) as file:
+                content = file.read(most + 1)
+        except EmatError:
+            raise
+        except Exception as error:  # a damaged member raises nearly everything: zlib.error, EOFError, struct.error, ...
+            raise EmatError(
+                "damaged-file", f"{self.describe(path)} cannot be read: {error}; fetch the zip again"
+            ) from None
+        if len(content) > most:
+            raise EmatError(
+                "file-too-large",
+                f"{self.describe(path)} is larger than {most >> 20} MB; check what it is, or unpack the zip",
+            )
+        return content
 
     def _files_below(self) -> dict[str, list[str]]:
         found = {folder: names for folder, names in walk(self.root, DEEPEST) if names}
@@ -113,7 +120,9 @@ class FileTree:
                 try:
                     self._opened = {process: zipfile.ZipFile(self.root)}
                 except Exception as error:  # as above
-                    raise EmatError(f"{self.root} cannot be opened: {error}; fetch the zip again") from None
+                    raise EmatError(
+                        "damaged-file", f"{self.root} cannot be opened: {error}; fetch the zip again"
+                    ) from None
             return self._opened[process]
 
     def __getstate__(self) -> dict[str, Any]:
@@ -171,7 +180,9 @@ class TreeDataset(Dataset):
 
     def _photo(self, name: str) -> str:
         if not self._photos:
-            raise EmatError(f"{self.root} has masks but no photos; give a folder that has the photos as well")
+            raise EmatError(
+                "no-photos", f"{self.root} has masks but no photos; give a folder that has the photos as well"
+            )
         if name not in self._photos:
-            raise EmatError(f"{self.root} has no photo named {name}; check the list, or add the photo")
+            raise EmatError("no-such-photo", f"{self.root} has no photo named {name}; check the list, or add the photo")
         return self._photos[name]

@@ -1,25 +1,58 @@
 """Fold lists: which photos stand for which class in a fold of a data set.
 
-Lists are read from files by `fold_files`, or made here from the masks of a data set, whose classes are divided into
-folds evenly or as the user says. Class ids start at 1 as in the masks. The SHA-256 of a list is computed from its
-entries, so it is the same in all file formats. The table at the end has the hashes of the published lists.
+Lists are read from files, or made from the masks of a data set, whose classes are divided into folds evenly or as the
+user says. Class ids start at 1 as in the masks. The SHA-256 of a list is computed from its entries, so it is the same
+in all file formats: the published `.txt` and `.pkl`, and emat's own `.list`.
+
+The published layout is `pascal/val/fold0.txt` or `coco/trn/fold0.pkl`, with object-size splits in
+`pascal/custom/0-5/`. A `.list` file may replace any of these files. Its header describes its content:
+
+    # emat fold list 1
+    # dataset: pascal
+    # fold: 0
+    # split: val
+    # classes: 1 2 3 4 5
+    # counts: 80 57 86 58 65
+    # sha256: 5b0c...
+    2007_000033<tab>1
+    2007_000061<tab>4
+
+The published lists of COCO are pickles. A pickle can run any program when it is loaded, so these files are read by an
+unpickler that refuses to import anything, and the result may only consist of dict, list, str and int.
 """
 
+import csv
 import hashlib
+import io
+import pickle
+import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
+from importlib import resources
 from itertools import pairwise
 from pathlib import Path
+from typing import Any, NoReturn
 
 from emat.datasets.dataset import Dataset
 from emat.errors import EmatError
-from emat.files import read_text
-from emat.formats.class_names import VOID_NAME
+from emat.files import is_number, open_input, read_text
+from emat.formats.class_names import VOID_NAME, tidy_name
+from emat.outputs import write_text
 
 PASCAL_CLASS_COUNT, COCO_CLASS_COUNT, FOLDS = 20, 80, 4
 PUBLISHED_DATASETS = ("pascal", "coco")  # data sets with published folds
+LIST_HEADER = "# emat fold list 1"
+LIST_SUFFIX = ".list"
+LIST_SUFFIXES = (LIST_SUFFIX, ".txt", ".pkl")
+LIST_FILE = re.compile(r"fold(\d+)")
+SIZE_RANGE = re.compile(r"\d+-\d+")
+SPLIT_FOLDERS = {"trn": "train", "train": "train", "val": "val"}
+SPLIT_ORDER = ("train", "val")  # size splits come after these
+LARGEST_PICKLE = 256 * 1024 * 1024  # bytes; the largest published list has 3.3 million bytes
+PLAIN_TYPES = (dict, list, str, int)
+WAY_OUT = "only dict, list, str and int are read from a pickle"
 
 
 @dataclass(frozen=True)
@@ -57,15 +90,20 @@ class FoldList:
         strangers = {class_id for _, class_id in self.entries} - set(self.class_ids)
         if strangers:
             raise EmatError(
-                f"{where} has class {min(strangers)}, which is not one of its classes {spaced(self.class_ids)}; "
-                "check the data set and the fold"
+                "unknown-class",
+                f"{where} has class {min(strangers)}, which is not one of its classes {_spaced(self.class_ids)}; "
+                "check the data set and the fold",
             )
         if len(set(self.entries)) != len(self.entries):
             (name, class_id), times = Counter(self.entries).most_common(1)[0]
-            raise EmatError(f"{where} has {name} with class {class_id} {times} times; keep one of these entries")
+            raise EmatError(
+                "given-twice", f"{where} has {name} with class {class_id} {times} times; keep one of these entries"
+            )
         for name in {name for name, _ in self.entries}:
             if not _is_safe_name(name):
-                raise EmatError(f"{where} has the name {name!r}; a name is a relative path without '..' or tabs")
+                raise EmatError(
+                    "path-leads-out", f"{where} has the name {name!r}; a name is a relative path without '..' or tabs"
+                )
 
     @cached_property
     def photos_of_class(self) -> Mapping[int, tuple[str, ...]]:
@@ -88,7 +126,7 @@ class FoldList:
     @cached_property
     def sha256(self) -> str:
         """The SHA-256 of the entries in their order, the same for every file format."""
-        return hashlib.sha256(entry_lines(self.entries).encode()).hexdigest()
+        return hashlib.sha256(_entry_lines(self.entries).encode()).hexdigest()
 
 
 def fold_classes(dataset: str, fold: int) -> tuple[int, ...]:
@@ -107,12 +145,14 @@ def fold_classes(dataset: str, fold: int) -> tuple[int, ...]:
     (2, 6, 10, 14)
     """
     if not 0 <= fold < FOLDS:
-        raise EmatError(f"{dataset} has folds 0 to {FOLDS - 1}, not {fold}")
+        raise EmatError("unknown-fold", f"{dataset} has folds 0 to {FOLDS - 1}, not {fold}")
     if dataset == "pascal":
         return even_folds(PASCAL_CLASS_COUNT, FOLDS)[fold]
     if dataset == "coco":
         return tuple(range(fold + 1, COCO_CLASS_COUNT + 1, FOLDS))
-    raise EmatError(f"published folds are known for pascal and coco, not for {dataset}; make lists from its masks")
+    raise EmatError(
+        "unknown-fold", f"published folds are known for pascal and coco, not for {dataset}; make lists from its masks"
+    )
 
 
 def even_folds(classes: int, folds: int = FOLDS) -> tuple[tuple[int, ...], ...]:
@@ -122,7 +162,9 @@ def even_folds(classes: int, folds: int = FOLDS) -> tuple[tuple[int, ...], ...]:
     ((1, 2, 3), (4, 5))
     """
     if not 1 <= folds <= classes:
-        raise EmatError(f"{classes} classes cannot be divided into {folds} folds; choose 1 to {classes} folds")
+        raise EmatError(
+            "bad-number", f"{classes} classes cannot be divided into {folds} folds; choose 1 to {classes} folds"
+        )
     short, longer = divmod(classes, folds)
     starts = [fold * short + min(fold, longer) + 1 for fold in range(folds + 1)]
     return tuple(tuple(range(start, end)) for start, end in pairwise(starts))
@@ -163,13 +205,12 @@ def fold_list_from_areas(
     return FoldList(dataset, fold, split, tuple(entries), tuple(wanted))
 
 
-def entry_lines(entries: Iterable[tuple[str, int]]) -> str:
+def _entry_lines(entries: Iterable[tuple[str, int]]) -> str:
     """Return the entries as lines of text. The SHA-256 of a list is computed from them."""
     return "".join(f"{name}\t{class_id}\n" for name, class_id in entries)
 
 
-def spaced(numbers: Iterable[int]) -> str:
-    """Return the numbers as text, separated by spaces."""
+def _spaced(numbers: Iterable[int]) -> str:
     return " ".join(map(str, numbers))
 
 
@@ -195,14 +236,17 @@ def folds_by_name(classes: Sequence[str], names: Sequence[Sequence[str]]) -> tup
     seen: dict[str, int] = {}
     for fold, members in enumerate(names):
         if not members:
-            raise EmatError(f"fold {fold} has no class; name at least one")
+            raise EmatError("no-classes", f"fold {fold} has no class; name at least one")
         for name in members:
             if name not in index:
                 raise EmatError(
-                    f"fold {fold} has the class {name!r}, which is not in the data set; it has {_some(classes)}"
+                    "unknown-class",
+                    f"fold {fold} has the class {name!r}, which is not in the data set; it has {_some(classes)}",
                 )
             if name in seen:
-                raise EmatError(f"the class {name!r} is in folds {seen[name]} and {fold}; leave it in one of them")
+                raise EmatError(
+                    "given-twice", f"the class {name!r} is in folds {seen[name]} and {fold}; leave it in one of them"
+                )
             seen[name] = fold
     return tuple(tuple(sorted(index[name] for name in members)) for members in names)
 
@@ -210,9 +254,11 @@ def folds_by_name(classes: Sequence[str], names: Sequence[Sequence[str]]) -> tup
 def read_folds(path: Path, classes: Sequence[str]) -> tuple[tuple[int, ...], ...]:
     """Read the class indices of each fold from a text file: one fold on each line, class names separated by commas."""
     lines = [line.partition("#")[0].strip() for line in read_text(path).splitlines()]
-    names = [[name.strip() for name in line.split(",") if name.strip()] for line in lines if line]
+    names = [[tidy_name(name) for name in line.split(",") if name.strip()] for line in lines if line]
     if not names:
-        raise EmatError(f"{path} has no fold; write one fold on each line, class names separated by commas")
+        raise EmatError(
+            "empty-list", f"{path} has no fold; write one fold on each line, class names separated by commas"
+        )
     return folds_by_name(classes, names)
 
 
@@ -265,7 +311,7 @@ def _folds(dataset: Dataset, folds: str | None) -> tuple[tuple[int, ...], ...]:
         return tuple(fold_classes(dataset.name, fold) for fold in range(FOLDS))
     if folds is None:
         return split_evenly(dataset.classes, min(FOLDS, len(dataset.classes)))
-    return split_evenly(dataset.classes, int(folds)) if folds.isdecimal() else read_folds(Path(folds), dataset.classes)
+    return split_evenly(dataset.classes, int(folds)) if is_number(folds) else read_folds(Path(folds), dataset.classes)
 
 
 @dataclass(frozen=True)
@@ -279,7 +325,7 @@ class PublishedList:
 
 def published_list(fold_list: FoldList) -> PublishedList | None:
     """Return the published list of the same data set, split and fold; None if the table does not have it."""
-    return PUBLISHED_LISTS.get((fold_list.dataset, fold_list.split, fold_list.fold))
+    return published_lists().get((fold_list.dataset, fold_list.split, fold_list.fold))
 
 
 def equals_published(fold_list: FoldList) -> bool | None:
@@ -288,58 +334,279 @@ def equals_published(fold_list: FoldList) -> bool | None:
     return None if published is None else published.sha256 == fold_list.sha256
 
 
-def _read_table(table: str) -> dict[tuple[str, str, int], PublishedList]:
-    rows = [line.split() for line in table.strip().splitlines()]
-    return {(row[0], row[1], int(row[2])): PublishedList(int(row[3]), int(row[4]), row[5]) for row in rows}
+@cache
+def published_lists() -> Mapping[tuple[str, str, int], PublishedList]:
+    """Return the published lists of PASCAL-5i and COCO-20i by data set, split and fold.
+
+    With `published_lists.csv`, emat can tell whether a list is the published one without containing the lists. COCO's
+    training lists of folds 1 to 3 are not in it.
+    """
+    text = (resources.files("emat.datasets") / "published_lists.csv").read_text(encoding="utf-8")
+    rows = csv.DictReader(text.splitlines())
+    return {
+        (row["dataset"], row["split"], int(row["fold"])): PublishedList(
+            int(row["entries"]), int(row["photos"]), row["sha256"]
+        )
+        for row in rows
+    }
 
 
-# The published fold lists of PASCAL-5i and COCO-20i, by (data set, split, fold): the numbers of entries and photos, and
-# the SHA-256. With this table, emat can tell whether a list is the published one without containing the lists.
-# COCO's training lists of folds 1 to 3 are not in it.
-PUBLISHED_LISTS = _read_table("""
-pascal train 0 2286 2279 e4371d08ed45d7b9337f6c3c22958e00aeb21df7c5e2e79a3e8fd11721f9ef0f
-pascal train 1 3425 3309 1b082b084aa12cd953bd664ee10d7872120ccbd30edaed73cda86091d6d361d3
-pascal train 2 5883 5030 971eda1d25492db844119685bb502e9e4c9bc430ef325cda7cc91a031e9507fa
-pascal train 3 2086 1986 f73cb2ea762688707a7a96670760be97787ed59a28ebd2ae4b361ef85814368e
-pascal val 0 346 345 809b5d1ca1971d1bcbdf38f25ea49bf3d9f47f927e3984de0b2410e3bb648f68
-pascal val 1 451 433 adae6f36efd5c77926782220c9748a23278cbeff33bd2ba309c4e63241d29347
-pascal val 2 725 587 2d4eaf79957389ed9785e75f2b848995780aafe4730a6a8bf75aef74e562217b
-pascal val 3 346 326 aca370ad075b2d746934bb61878cf2f41f3212a6cedbafee4fc4d553a770bee4
-pascal 0-5 0 94 94 290564cb994e123f2de625b9fcd9e0c10cf085d720865b3a35624ada58cb85a1
-pascal 0-5 1 86 86 a292532cabf00c63517b2194e6a2f265077d38c55bd3f91a3e9838c7bfbf87a2
-pascal 0-5 2 129 121 5a8a0247408b60cb53059f0feff2d8f38c77e20159b581470420fddf99f08879
-pascal 0-5 3 67 64 110a38e37c9fafd15af138df25cde0393ca7d7cd4e29670bca06e0bef78f4ccc
-pascal 5-10 0 95 95 b83a8367892a780d86dc6c6afe3c5a01f4ead6ecf08691f4de879d65d4200404
-pascal 5-10 1 65 65 34f3a1a9e40bb588fcf590504c88183d68e3d77176486e2a41c09c3790b94701
-pascal 5-10 2 119 116 5ac80db0b68e59922adbdfd71cda40b1c19ee18c7a693399140de309c504e604
-pascal 5-10 3 61 60 d0a41fa778fcbb924323155a5c6c660bc79f7e290ded3fa0d9d226c74ebe5bce
-pascal 10-15 0 57 57 0fe1b9c8c7c63babce3644cf2cf166b4b292e3323665e7ae6d82f1348fb8a0f5
-pascal 10-15 1 40 40 63e48535e7f68de20c6146206f7e4eee74d44269fac120e8718afe265cb8bbd2
-pascal 10-15 2 112 109 b20a52a515d73e16700ccfd9b6e3471973fefa7a794da472ba23d1046f326f26
-pascal 10-15 3 36 36 cc83f6470ec5e5bcdc406d5283e51acf6cf3a71e85d234a9e2c90c3f847635a5
-pascal 0-15 0 246 245 5d0d785898c877d96a012cded9822e98a472455a40c8da4f43c45e4a6377c514
-pascal 0-15 1 191 183 8119a2eb8df482785736846253fde6b904e7d91e2fbf31559c6b5922bfe44b6d
-pascal 0-15 2 360 312 d3d85c52d1b66d3f0969ac74593701823e9577f2b1af0d8129f61dd066b9ee58
-pascal 0-15 3 164 152 26a3ce0c51d815e8d293045eafdfce81912e362a09851a52501edb4accf41db2
-coco train 0 95476 62040 77b716362789b2b6f49d82732f078d107bf360c8bf1f0faf3c3605a29496e4c5
-coco val 0 35783 26052 8de588e3c3aee4af79960c0df42827da5321d6832bb101d99a58f6f2b3ad5272
-coco val 1 17912 15305 84ca4128d87b9f57d1955d4ebcd808ed0ca5685c3bd08b6c2338293f842473f6
-coco val 2 14563 13138 91a6815115bb186cb2e9dc85bf1338df88ec8c2bba8c9d5d7bafd5d233716ad5
-coco val 3 14315 12640 0f1c0f3f7e1005bf4a2a318438a59e3b0a7dc7f14f147c8529869c880b5acbad
-coco 0-5 0 11871 10517 6d055fec8bb0393feb0e4a34256ae1de23915a0154543dd6171e4fc46079f810
-coco 0-5 1 7992 7169 088f58021f0f1632734879009392f786f01e9dd3e36cbf79283e26b6c85e8759
-coco 0-5 2 7677 7160 34924a90789358ec6e9aedd767c96e80803872997072eb86df605771ba4c142d
-coco 0-5 3 5974 5483 9d18755f5b56d82b7258c3169a5c292bfd0d85d42779ba478fc900d0f08d6680
-coco 5-10 0 6298 5975 082020630eb9c6def51e74903643367c2a90855dfe8ef9a9c423166f6f97c5d2
-coco 5-10 1 3239 3153 59a9685552c48efe199258484e768dace138a0e676fc414f59106ae92ab1cf4a
-coco 5-10 2 2336 2289 c6ca9af465dc7a7274c2614d73ba6ba9c573620a87d599c05919000aa23773cd
-coco 5-10 3 2336 2299 f3737277485f1f8fa3b5673944254d20162edda3a134e0ad3148a5770873595c
-coco 10-15 0 4132 4012 ae184f9e521ef4d5875c0667006e970b5c2839ea75e8d48d7bfbc848d274535b
-coco 10-15 1 1781 1758 a2a82ce6da2b8a0d9df3243ee845d22e36194daa4a1d5c5e5731b01be7168193
-coco 10-15 2 1295 1286 6ddf705c1fdadfea8999cae7c07086dc306c9170e0edd1ed384a9645b40254f4
-coco 10-15 3 1476 1456 a9943e0cad249a8ed39a4f6c4168db054fded2ae03087a94ddd41d8af873a12b
-coco 0-15 0 22301 17876 adc689eb9c90b3ea6f8cf12d1847f0b29cd15ddf3f396854345efc776d9ec9cf
-coco 0-15 1 13012 11243 8db4ae99c4f46179a9ba2d1b7c52094fcf3e4569afc238c64c595c85f57f121e
-coco 0-15 2 11308 10242 1b667f4d9c41901d673245fce531965435a487c44f1600c99343022dceeb07e8
-coco 0-15 3 9786 8836 5bab1bf04bdce536f93415e35b2e928a579736a5a091281f69e4be365b923e8c
-""")
+def read_fold_list(
+    path: Path, dataset: str | None = None, fold: int | None = None, split: str | None = None
+) -> FoldList:
+    """Read a fold list in any of the three formats.
+
+    Args:
+        path: A `.txt`, `.pkl` or `.list` file.
+        dataset: The data set. The published files do not contain their data set, fold and split. What is not given
+            here is taken from the path.
+        fold: The fold.
+        split: "train", "val" or a range of object sizes such as "0-5".
+
+    Returns:
+        The fold list.
+
+    Raises:
+        EmatError: The file is damaged, or neither the arguments nor the path give its data set, fold and split.
+    """
+    if path.suffix not in LIST_SUFFIXES:
+        raise EmatError("wrong-file-kind", f"{path} is not a fold list; lists end in {', '.join(LIST_SUFFIXES)}")
+    text = "" if path.suffix == ".pkl" else read_text(path, LARGEST_PICKLE)
+    if text.startswith(LIST_HEADER):
+        return parse_fold_list(text, path)
+    dataset = dataset or next((part for part in reversed(path.parts) if part in PUBLISHED_DATASETS), None)
+    match = LIST_FILE.fullmatch(path.stem)
+    fold = int(match[1]) if fold is None and match else fold
+    split = split or _split_of_folder(path.parent.name)
+    if dataset is None or fold is None or split is None:
+        raise EmatError(
+            "bad-file-name",
+            f"{path} is a list of an unknown data set, fold or split; keep the layout pascal/val/fold0.txt",
+        )
+    entries = _pickled_entries(path) if path.suffix == ".pkl" else _text_entries(text, path)
+    return FoldList(dataset, fold, split, entries, _class_ids(dataset, fold, split, entries))
+
+
+def load_fold_list(folder: Path, dataset: str, fold: int, split: str = "val") -> FoldList:
+    """Find the list of one fold below a folder and read it.
+
+    Args:
+        folder: The folder of all lists, or the folder of those of `dataset`.
+        dataset: The name of the data set.
+        fold: The fold.
+        split: "train", "val" or a range of object sizes such as "0-5".
+
+    Returns:
+        The fold list.
+
+    Raises:
+        EmatError: There is no such list, or it is damaged.
+    """
+    splits = [name for name, meaning in SPLIT_FOLDERS.items() if meaning == split] or [
+        f"custom/{split}",
+        split,
+    ]
+    for root in (folder / dataset, folder):
+        for name in splits:
+            for suffix in LIST_SUFFIXES:
+                path = root / name / f"fold{fold}{suffix}"
+                if path.is_file():
+                    return read_fold_list(path, dataset, fold, split)
+    if not folder.is_dir():
+        raise EmatError(
+            "not-a-folder",
+            f"{folder} is not a folder; give the one that has {dataset}/{splits[0]}/fold{fold}.txt or .pkl",
+        )
+    raise EmatError(
+        "no-such-list",
+        f"{folder} has no list of {dataset} fold {fold}, split {split}; "
+        f"looked for {dataset}/{splits[0]}/fold{fold} with {', '.join(LIST_SUFFIXES)}",
+    )
+
+
+def find_fold_lists(folder: Path) -> Iterator[Path]:
+    """Give the paths of all fold lists below `folder`, sorted."""
+    for path in sorted(folder.rglob("fold*")):
+        if path.suffix in LIST_SUFFIXES and LIST_FILE.fullmatch(path.stem) and path.is_file():
+            yield path
+
+
+def _text_entries(text: str, path: Path) -> tuple[tuple[str, int], ...]:
+    entries = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        name, _, class_id = line.strip().rpartition("__")
+        if not name or not is_number(class_id):
+            raise EmatError(
+                "damaged-file", f"{path}, line {number}: {line[:80]!r} is not a name, two underscores and a class id"
+            )
+        entries.append((name, int(class_id)))
+    return tuple(entries)
+
+
+def _pickled_entries(path: Path) -> tuple[tuple[str, int], ...]:
+    photos_of_class = read_plain_pickle(path)
+    if not isinstance(photos_of_class, dict):
+        raise EmatError(
+            "damaged-file", f"{path} holds a {type(photos_of_class).__name__}, not class ids with photo names"
+        )
+    entries: list[tuple[str, int]] = []
+    for class_id, names in photos_of_class.items():
+        if not isinstance(class_id, int) or not isinstance(names, list) or not all(isinstance(n, str) for n in names):
+            raise EmatError("damaged-file", f"{path}: class {class_id!r} is not a number with a list of photo names")
+        entries.extend((name, class_id + 1) for name in names)  # the pickles number classes from 0
+    return tuple(entries)
+
+
+def _split_of_folder(name: str) -> str | None:
+    return SPLIT_FOLDERS.get(name) or (name if SIZE_RANGE.fullmatch(name) else None)
+
+
+def _class_ids(dataset: str, fold: int, split: str, entries: tuple[tuple[str, int], ...]) -> tuple[int, ...]:
+    if dataset not in PUBLISHED_DATASETS:
+        return tuple(sorted({class_id for _, class_id in entries}))
+    test_classes = fold_classes(dataset, fold)
+    if dataset == "coco" and split == "train":
+        return tuple(class_id for class_id in range(1, COCO_CLASS_COUNT + 1) if class_id not in test_classes)
+    return test_classes
+
+
+def write_fold_list(fold_list: FoldList, path: Path) -> None:
+    """Write a list to `path` in emat's own format, with its counts and SHA-256."""
+    header = [
+        LIST_HEADER,
+        f"# dataset: {fold_list.dataset}",
+        f"# fold: {fold_list.fold}",
+        f"# split: {fold_list.split}",
+        f"# classes: {_spaced(fold_list.class_ids)}",
+        f"# counts: {_spaced(fold_list.counts.values())}",
+        f"# sha256: {fold_list.sha256}",
+    ]
+    write_text(path, "\n".join(header) + "\n" + _entry_lines(fold_list.entries))
+
+
+def parse_fold_list(text: str, path: Path) -> FoldList:
+    """Parse a list in emat's own format and verify its counts and SHA-256.
+
+    Args:
+        text: The content of the file.
+        path: The path of the file, for messages.
+
+    Returns:
+        The fold list.
+
+    Raises:
+        EmatError: The text is not complete, or was changed after it was written.
+    """
+    lines = text.removesuffix("\n").split("\n")  # splitlines would also split at rare separators that names may contain
+    header = dict(line[2:].split(": ", 1) for line in lines[1:7] if line.startswith("# ") and ": " in line)
+    try:
+        class_ids = tuple(int(word) for word in header["classes"].split())
+        counts = [int(word) for word in header["counts"].split()]
+        pairs = [line.rsplit("\t", 1) for line in lines[7:]]
+        entries = tuple((name, int(class_id)) for name, class_id in pairs)
+        fold_list = FoldList(header["dataset"], int(header["fold"]), header["split"], entries, class_ids)
+        stated = header["sha256"]
+    except (KeyError, ValueError):
+        raise EmatError(
+            "damaged-file", f"{path} is not a complete fold list: its header or a line is damaged; write it again"
+        ) from None
+    if list(fold_list.counts.values()) != counts or fold_list.sha256 != stated:
+        raise EmatError(
+            "changed-file",
+            f"{path} was changed after it was written: its {len(entries)} entries hash to "
+            f"{fold_list.sha256[:12]}..., its header says {stated[:12]}...; restore it or write it again",
+        )
+    return fold_list
+
+
+def fold_lists_in(folder: Path, dataset: str | None = None) -> list[FoldList]:
+    """Read all fold lists below a folder.
+
+    Args:
+        folder: The folder.
+        dataset: Read only the lists of this data set.
+
+    Returns:
+        The lists, sorted by data set, split and fold.
+
+    Raises:
+        EmatError: There is no list, or one of them is damaged.
+    """
+    if not folder.is_dir():
+        raise EmatError("not-a-folder", f"{folder} is not a folder; give the one that has the fold lists")
+    found = []
+    for path in find_fold_lists(folder.resolve()):
+        named = next((part for part in reversed(path.parts) if part in PUBLISHED_DATASETS), None)
+        if path.suffix != LIST_SUFFIX and dataset and named and named != dataset:
+            continue
+        fold_list = read_fold_list(path, named or dataset)
+        if dataset is None or fold_list.dataset == dataset:
+            found.append(fold_list)
+    if not found:
+        what = f"of {dataset} " if dataset else ""
+        raise EmatError(
+            "no-such-list", f"{folder} has no fold lists {what}such as pascal/val/fold0.txt; check the folder"
+        )
+    return sorted(found, key=_order)
+
+
+def list_path(fold_list: FoldList) -> Path:
+    """Return the path below the folder of lists at which `load_fold_list` finds this list."""
+    split = fold_list.split if fold_list.split in SPLIT_ORDER else f"custom/{fold_list.split}"
+    return Path(fold_list.dataset, split, f"fold{fold_list.fold}{LIST_SUFFIX}")
+
+
+def _order(fold_list: FoldList) -> tuple[str, int, int, int, int]:
+    split = fold_list.split
+    if split in SPLIT_ORDER:
+        return fold_list.dataset, SPLIT_ORDER.index(split), 0, 0, fold_list.fold
+    low, _, high = split.partition("-")
+    sizes = (int(high), -int(low)) if low.isdecimal() and high.isdecimal() else (0, 0)
+    return fold_list.dataset, len(SPLIT_ORDER), *sizes, fold_list.fold
+
+
+class _PlainUnpickler(pickle.Unpickler):
+    """An unpickler that refuses everything that would import or call something."""
+
+    def find_class(self, module_name: str, global_name: str, /) -> NoReturn:
+        raise EmatError("unsafe-pickle", f"refers to {module_name}.{global_name}; {WAY_OUT}")
+
+    def persistent_load(self, pid: Any) -> NoReturn:
+        raise EmatError("unsafe-pickle", f"refers to an object outside itself; {WAY_OUT}")
+
+
+def read_plain_pickle(path: Path) -> object:
+    """Read a pickle that consists of dict, list, str and int only.
+
+    Raises:
+        EmatError: The file cannot be read, or has a value of another type at any depth.
+    """
+    with open_input(path) as file:
+        content = file.read(LARGEST_PICKLE + 1)
+    try:
+        if len(content) > LARGEST_PICKLE:
+            raise EmatError("file-too-large", f"has more than the {LARGEST_PICKLE} bytes that a fold list may have")
+        value = _PlainUnpickler(io.BytesIO(content)).load()
+        _refuse_other_types(value)
+    except EmatError as error:
+        raise EmatError(error.code, f"{path} {error}") from None
+    except Exception as error:  # a damaged pickle can raise almost any error
+        raise EmatError(
+            "damaged-file", f"{path} is not a readable pickle ({type(error).__name__}); fetch the list again"
+        ) from None
+    return value
+
+
+def _refuse_other_types(value: object) -> None:
+    # Each container is visited once, because a malicious pickle may contain one a billion times, or inside itself.
+    seen: set[int] = set()
+    pending = [value]
+    while pending:
+        item = pending.pop()
+        if type(item) not in PLAIN_TYPES:
+            raise EmatError("unsafe-pickle", f"holds a {type(item).__name__}; {WAY_OUT}")
+        if isinstance(item, (dict, list)) and id(item) not in seen:
+            seen.add(id(item))
+            pending.extend(item)
+            if isinstance(item, dict):
+                pending.extend(item.values())

@@ -7,10 +7,19 @@ from pathlib import Path
 from emat.datasets.coco import CocoDataset, CocoPngDataset, coco_files, has_coco_pngs
 from emat.datasets.dataset import Dataset
 from emat.datasets.file_tree import FileTree
-from emat.datasets.folder import CLASS_FILES, ClassFoldersDataset, FolderDataset, has_pairs_in_class_folders
-from emat.datasets.labelme_yolo import YOLO_CLASS_FILES, LabelMeDataset, YoloDataset, json_files
+from emat.datasets.folders import (
+    CLASS_FILES,
+    YOLO_CLASS_FILES,
+    ClassFoldersDataset,
+    FolderDataset,
+    LabelMeDataset,
+    YoloDataset,
+    has_pairs_in_class_folders,
+    json_files,
+)
 from emat.datasets.pascal import PascalDataset, voc_mask_folder
 from emat.errors import EmatError
+from emat.files import from_user
 from emat.formats.labelme import is_labelme
 from emat.images import MASK_SUFFIXES
 
@@ -48,22 +57,30 @@ def open_dataset(root: Path | str, kind: str | None = None, masks: Path | str | 
     Example:
         open_dataset("photos", masks="voc2012-masks.zip")
     """
-    root = Path(root).expanduser()
+    root = from_user(root)
     if not root.exists():
-        raise EmatError(f"{root} does not exist; check the path")
+        raise EmatError("no-such-file", f"{root} does not exist; check the path")
     if masks is not None:
         if kind not in (None, PascalDataset.kind):
-            raise EmatError(f"separate masks are read as {PascalDataset.kind}, not as {kind}; omit --masks")
-        return PascalDataset(root, Path(masks).expanduser())
+            raise EmatError(
+                "conflicting-options", f"separate masks are read as {PascalDataset.kind}, not as {kind}; omit --masks"
+            )
+        return PascalDataset(root, from_user(masks))
     if kind is not None:
         if kind not in LAYOUTS:
-            raise EmatError(f"there is no kind of data set {kind!r}; the kinds are {', '.join(LAYOUTS)}")
+            raise EmatError(
+                "unknown-choice", f"there is no kind of data set {kind!r}; the kinds are {', '.join(LAYOUTS)}"
+            )
         return LAYOUTS[kind].open(root)
     for layout in LAYOUTS.values():
         if layout.fits(root):
             return layout.open(root)
     known = "; ".join(f"{kind}: {layout.looks_like}" for kind, layout in LAYOUTS.items())
-    raise EmatError(f"{root} has none of the known layouts ({known})")
+    raise EmatError(
+        "unknown-layout",
+        f"{root} has none of the known layouts; the simplest is a folder for each class, with a mask of the same name "
+        f"beside each photo, such as {root / 'cat' / 'a.jpg'} and {root / 'cat' / 'a.png'}. All layouts: {known}",
+    )
 
 
 def _open_coco(root: Path) -> Dataset:

@@ -56,14 +56,19 @@ class PascalDataset(TreeDataset):
         mask_top = _parent(folder)
         self._masks = self._mask_tree.files(folder, MASK_SUFFIXES)
         if not self._masks:
-            raise EmatError(f"{self._mask_tree.describe(folder)} has no masks; they are PNG files of class indices")
+            raise EmatError(
+                "no-masks", f"{self._mask_tree.describe(folder)} has no masks; they are PNG files of class indices"
+            )
         photos = _below(mask_top, PHOTO_FOLDER) if masks is None else _photo_folder(self._tree)
         self._top = mask_top if masks is None else _parent(photos)
         self._photos = self._tree.files(photos, PHOTO_SUFFIXES)
         self.names = tuple(name for name in self._masks if masks is None or name in self._photos)
         if not self.names:
             photo, mask = next(iter(self._photos)), next(iter(self._masks))
-            raise EmatError(f"no photo in {root} has a mask in {masks}: they are named {photo} and {mask}, for example")
+            raise EmatError(
+                "names-do-not-match",
+                f"no photo in {root} has a mask in {masks}: they are named {photo} and {mask}, for example",
+            )
         self.classes = _read_classes(self._mask_tree, mask_top)
         if masks is not None:
             self._tell_if_resized()
@@ -80,8 +85,9 @@ class PascalDataset(TreeDataset):
             return mask
         if not same_scale(mask.shape, size):
             raise EmatError(
+                "mask-size",
                 f"{self._mask_tree.describe(self._masks[name])} is {_size(mask.shape)} pixels and its photo "
-                f"{_size(size)}, which have different shapes; correct one of them or leave both out"
+                f"{_size(size)}, which have different shapes; correct one of them or leave both out",
             )
         return resize_mask(mask, size)
 
@@ -130,8 +136,9 @@ def _only_mask_folder(tree: FileTree) -> str:
     ]
     if len(folders) != 1:
         raise EmatError(
+            "unknown-layout",
             f"{tree.root} has no {' or '.join(MASK_FOLDERS)}, and masks in {len(folders)} folders; "
-            "give a VOC tree, or one folder or zip of masks"
+            "give a VOC tree, or one folder or zip of masks",
         )
     return folders[0]
 
@@ -142,7 +149,8 @@ def _photo_folder(tree: FileTree) -> str:
     named = [folder for folder in folders if PurePosixPath(folder).name == PHOTO_FOLDER]
     if not named and len(folders) != 1:
         raise EmatError(
-            f"{tree.root} has no {PHOTO_FOLDER}, and photos in {len(folders)} folders; give the folder of the photos"
+            "unknown-layout",
+            f"{tree.root} has no {PHOTO_FOLDER}, and photos in {len(folders)} folders; give the folder of the photos",
         )
     return (named or folders)[0]
 

@@ -6,14 +6,17 @@ A task is judged to a `TaskOutcome`, an outcome is counted to `ScoreCounts`, the
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from emat.errors import EmatError
 
-SCORE_DIGITS = 4  # decimals of a presence score that are kept: enough for any threshold, and short in a file
+# What is counted beside pixels: tasks; those for which presence was predicted (none by a method that only segments);
+# those whose presence was predicted correctly; ways whose class is not in the query; those of them that were given a
+# pixel; and the sum of the shares of the query's pixels that these were given.
+COUNTED = ("tasks", "judged", "right", "absent", "false_masks", "false_area")
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,7 @@ class TaskOutcome:
     unions: tuple[int, ...]  # for an absent way, the pixels that were wrongly predicted
     background: tuple[int, int]  # intersection and union when all ways are one foreground
     foreground: tuple[int, int]
-    scores: tuple[float, ...] | None = None  # the predicted probability of presence, rounded
+    scores: tuple[float, ...] | None = None  # the predicted probability of presence
 
     @property
     def pixels(self) -> int:
@@ -93,12 +96,14 @@ def judge_task(
     """
     if label_map.shape != mask.shape:
         raise EmatError(
-            f"the label map is {label_map.shape} but the query's mask is {mask.shape}; resize the label map"
+            "mask-size",
+            f"the label map is {label_map.shape} but the query's mask is {mask.shape}; resize the label map",
         )
     if label_map.size and not 0 <= int(label_map.min()) <= int(label_map.max()) <= len(ways):
         raise EmatError(
+            "mask-values",
             f"the label map has labels {int(label_map.min())} to {int(label_map.max())}, "
-            f"but {len(ways)} ways have labels 0 to {len(ways)}"
+            f"but {len(ways)} ways have labels 0 to {len(ways)}",
         )
     labels = len(ways) + 1
     pairs = true_labels(ways, mask) * labels + label_map  # (H, W)
@@ -124,7 +129,7 @@ def outcome_of(
         unions=_numbers(unions[1:]),
         background=(background, total - foreground),
         foreground=(foreground, total - background),
-        scores=None if scores is None else tuple(round(float(score), SCORE_DIGITS) for score in scores),
+        scores=None if scores is None else tuple(map(float, scores)),
     )
 
 
@@ -137,88 +142,71 @@ def true_labels(ways: Sequence[int], mask: NDArray[np.integer]) -> NDArray[np.in
 
 @dataclass(frozen=True)
 class ScoreCounts:
-    """Sums over any number of tasks, for the classes in `class_ids`.
+    """Sums over any number of tasks, for the classes in `class_ids`, in one row that can be added.
 
-    `judged` counts the tasks for which presence was predicted; a method that only segments has none.
+    The row (6 + 2 C + 4,) has the numbers in `COUNTED`, the intersections and the unions of each class in pixels, over
+    the tasks in which the class is a way, and then intersection and union of the background and of the foreground (any
+    way). float64 holds numbers of pixels exactly.
     """
 
     class_ids: tuple[int, ...]
-    tasks: int
-    judged: int
-    right: int
-    intersections: NDArray[np.int64]  # (C,) pixels of each class, over the tasks in which the class is a way
-    unions: NDArray[np.int64]  # (C,)
-    binary: NDArray[np.int64]  # (2, 2) rows: background and foreground (any way); columns: intersection and union
-    absent: int = 0  # number of ways, over all tasks, whose class is not in the query
-    false_masks: int = 0  # number of absent ways that were given at least one pixel
-    false_area: float = 0.0  # sum over absent ways of the share of the query's pixels that they were given
+    row: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, outcomes: Iterable[TaskOutcome], class_ids: Sequence[int]) -> "ScoreCounts":
+        """Return the sum of the counts of some outcomes; see `count_outcome`."""
+        return sum((count_outcome(each, class_ids) for each in outcomes), start=cls.none(class_ids))
+
+    @classmethod
+    def none(cls, class_ids: Sequence[int]) -> "ScoreCounts":
+        """Return the counts of zero tasks, which change nothing when they are added."""
+        return cls(tuple(class_ids), np.zeros(len(COUNTED) + 2 * len(class_ids) + 4))
 
     def __add__(self, other: "ScoreCounts") -> "ScoreCounts":
         if self.class_ids != other.class_ids:
-            raise EmatError(f"counts of the classes {self.class_ids} and {other.class_ids} cannot be added")
-        return ScoreCounts(
-            self.class_ids,
-            self.tasks + other.tasks,
-            self.judged + other.judged,
-            self.right + other.right,
-            self.intersections + other.intersections,
-            self.unions + other.unions,
-            self.binary + other.binary,
-            self.absent + other.absent,
-            self.false_masks + other.false_masks,
-            self.false_area + other.false_area,
-        )
+            raise EmatError(
+                "class-lists-differ", f"counts of the classes {self.class_ids} and {other.class_ids} cannot be added"
+            )
+        return ScoreCounts(self.class_ids, self.row + other.row)
 
-    def as_row(self) -> NDArray[np.float64]:
-        """Return all counts in one row (6 + 2 C + 4,), so that a single addition sums them over tasks or processes.
+    @property
+    def tasks(self) -> int:
+        """The number of tasks."""
+        return int(self.row[0])
 
-        float64 holds numbers of pixels exactly.
-        """
-        numbers = [self.tasks, self.judged, self.right, self.absent, self.false_masks, self.false_area]
-        parts = [np.asarray(numbers), self.intersections, self.unions, self.binary.ravel()]
-        return np.concatenate(parts).astype(np.float64)
+    @property
+    def right(self) -> int:
+        """The number of tasks in which the presence of every way was judged correctly."""
+        return int(self.row[2])
 
-    @classmethod
-    def from_row(cls, row: NDArray[np.float64], class_ids: tuple[int, ...]) -> "ScoreCounts":
-        """Return the counts of a row from `as_row`, or of a sum of such rows."""
-        *whole, false_area = row[:6].tolist()
-        tasks, judged, right, absent, false_masks = map(int, whole)
-        intersections, unions, binary = np.split(row[6:].astype(np.int64), [len(class_ids), 2 * len(class_ids)])
-        binary = binary.reshape(2, 2)
-        return cls(class_ids, tasks, judged, right, intersections, unions, binary, absent, false_masks, false_area)
+    @property
+    def intersections(self) -> NDArray[np.float64]:
+        """The pixels of each class that were predicted correctly, (C,)."""
+        return _parts(self.row)[1]
+
+    @property
+    def unions(self) -> NDArray[np.float64]:
+        """The pixels of each class, true or predicted, (C,)."""
+        return _parts(self.row)[2]
+
+    @property
+    def binary(self) -> NDArray[np.float64]:
+        """Background and foreground (rows), intersection and union (columns)."""
+        return _parts(self.row)[3]
 
 
-@dataclass(frozen=True)
-class ClassScore:
-    """The score of one class. A class that no task asked for or showed has union 0 and IoU 0."""
-
-    class_id: int
-    intersection: int
-    union: int
-    iou: float
-
-
-@dataclass(frozen=True)
-class Scores:
+class Scores(NamedTuple):
     """Scores between 0 and 1. `accuracy` is NaN if presence was not predicted for any task.
 
     `false_mask_rate` is the share of absent ways whose predicted mask is not empty. `false_area` is the mean share of
     the query that the masks of absent ways cover. Both are NaN if no way was ever absent.
     """
 
-    tasks: int
     accuracy: float
     miou: float
     foreground_background_iou: float
-    classes: tuple[ClassScore, ...]
     false_mask_rate: float
     false_area: float
-
-
-def no_counts(class_ids: Sequence[int]) -> ScoreCounts:
-    """Return the counts of zero tasks, which change nothing when they are added."""
-    zeros = np.zeros(len(class_ids), dtype=np.int64)
-    return ScoreCounts(tuple(class_ids), 0, 0, 0, zeros, zeros.copy(), np.zeros((2, 2), dtype=np.int64))
 
 
 def count_outcome(outcome: TaskOutcome, class_ids: Sequence[int]) -> ScoreCounts:
@@ -231,31 +219,24 @@ def count_outcome(outcome: TaskOutcome, class_ids: Sequence[int]) -> ScoreCounts
     >>> outcome = judge_task([9, 7], [False, True], np.array([[0, 2]]), np.array([[0, 7]], dtype=np.uint8))
     >>> counts = count_outcome(outcome, [7, 9])
     >>> counts.right, counts.intersections.tolist(), counts.unions.tolist()
-    (1, [1, 0], [1, 0])
+    (1, [1.0, 0.0], [1.0, 0.0])
     """
-    counts = no_counts(class_ids)
-    for index, class_id in enumerate(class_ids):
-        if class_id in outcome.ways:
-            way = outcome.ways.index(class_id)
-            counts.intersections[index], counts.unions[index] = outcome.intersections[way], outcome.unions[way]
+    pixels = dict(zip(outcome.ways, zip(outcome.intersections, outcome.unions, strict=True), strict=True))
+    of_classes = [pixels.get(class_id, (0, 0)) for class_id in class_ids]
     false_areas = [union for union, there in zip(outcome.unions, outcome.truth, strict=True) if not there]
-    return ScoreCounts(
-        counts.class_ids,
-        tasks=1,
-        judged=int(outcome.present is not None),
-        right=int(outcome.present == outcome.truth),
-        intersections=counts.intersections,
-        unions=counts.unions,
-        binary=np.array([outcome.background, outcome.foreground], dtype=np.int64),
-        absent=len(false_areas),
-        false_masks=sum(area > 0 for area in false_areas),
-        false_area=sum(false_areas) / max(outcome.pixels, 1),
-    )
-
-
-def merge(counts: Iterable[ScoreCounts], class_ids: Sequence[int]) -> ScoreCounts:
-    """Return the sum of all `counts`, which are for the classes `class_ids`."""
-    return sum(counts, start=no_counts(class_ids))
+    row = [
+        1,
+        int(outcome.present is not None),
+        int(outcome.present == outcome.truth),
+        len(false_areas),
+        sum(area > 0 for area in false_areas),
+        sum(false_areas) / max(outcome.pixels, 1),
+        *(intersection for intersection, _ in of_classes),
+        *(union for _, union in of_classes),
+        *outcome.background,
+        *outcome.foreground,
+    ]
+    return ScoreCounts(tuple(class_ids), np.array(row, dtype=np.float64))
 
 
 def compute(counts: ScoreCounts) -> Scores:
@@ -269,21 +250,30 @@ def compute(counts: ScoreCounts) -> Scores:
         EmatError: If there is no task or no class to score.
     """
     if counts.tasks == 0:
-        raise EmatError("no task was evaluated, so there is nothing to score; check the number of tasks")
+        raise EmatError(
+            "nothing-evaluated", "no task was evaluated, so there is nothing to score; check the number of tasks"
+        )
     if not counts.class_ids:
-        raise EmatError("there is no class to average IoU over; name the fold's test classes")
-    rows = zip(counts.class_ids, counts.intersections.tolist(), counts.unions.tolist(), strict=True)
-    classes = tuple(ClassScore(class_id, i, u, i / max(u, 1)) for class_id, i, u in rows)
-    binary = counts.binary[:, 0] / np.maximum(counts.binary[:, 1], 1)
-    return Scores(
-        tasks=counts.tasks,
-        accuracy=counts.right / counts.judged if counts.judged else float("nan"),
-        miou=float(np.mean([row.iou for row in classes])),
-        foreground_background_iou=float(binary.mean()),
-        classes=classes,
-        false_mask_rate=counts.false_masks / counts.absent if counts.absent else float("nan"),
-        false_area=counts.false_area / counts.absent if counts.absent else float("nan"),
-    )
+        raise EmatError("no-classes", "there is no class to average IoU over; name the fold's test classes")
+    return Scores(*compute_rows(counts.row).tolist())
+
+
+def compute_rows(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Compute the scores of many sums of counts at once: from rows (..., 6 + 2 C + 4) to scores (5, ...)."""
+    numbers, intersections, unions, binary = _parts(rows)
+    _, judged, right, absent, false_masks, false_area = np.moveaxis(numbers, -1, 0)
+    with np.errstate(invalid="ignore"):  # NaN without predicted presence or absent ways
+        accuracy, false_mask_rate, mean_false_area = right / judged, false_masks / absent, false_area / absent
+    miou = (intersections / np.maximum(unions, 1)).mean(-1)
+    both = (binary[..., 0] / np.maximum(binary[..., 1], 1)).mean(-1)
+    return np.stack([accuracy, miou, both, false_mask_rate, mean_false_area])
+
+
+def _parts(rows: NDArray[np.float64]) -> list[NDArray[np.float64]]:
+    """The numbers (..., 6), intersections (..., C), unions (..., C) and the binary counts (..., 2, 2) of rows."""
+    numbers, classes = len(COUNTED), (rows.shape[-1] - len(COUNTED) - 4) // 2
+    *parts, binary = np.split(rows, [numbers, numbers + classes, numbers + 2 * classes], axis=-1)
+    return [*parts, binary.reshape(*rows.shape[:-1], 2, 2)]
 
 
 def _bits(flags: Sequence[bool]) -> str:

@@ -10,32 +10,42 @@ import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
 
-from emat import __version__
 from emat.backbone import Backbone
 from emat.datasets.dataset import Dataset
 from emat.device import all_cores
 from emat.distributed import ALONE, Processes
 from emat.errors import EmatError
+from emat.evaluation.evaluator import (
+    AsFitted,
+    Evaluator,
+    FittedOptions,
+    Limits,
+    QueryWork,
+    TaskIndex,
+    default_limits,
+    last_uses,
+    plan,
+)
 from emat.evaluation.metrics import TaskOutcome
-from emat.evaluation.one_pass import Limits, OnePass, QueryWork, TaskIndex, default_limits, plan
 from emat.features import FeatureCache
 from emat.files import file_sha256
-from emat.journal import Journal
+from emat.journal import Journal, read_journal
 from emat.methods.base import PAPER_THRESHOLDS, Method, Thresholds
 from emat.methods.registry import find_method, training_free_methods
 from emat.methods.trained_head import TrainedHead, find_head, is_training_free, load_head
-from emat.refine.refiner import Refinement, refiner_of
 from emat.tasks.task import Configuration
 from emat.tensor_files import digest
 
 Outcomes: TypeAlias = dict[TaskIndex, TaskOutcome]
 Watch: TypeAlias = Callable[[Sequence[QueryWork]], Iterable[QueryWork]]  # passes the work on, and may show progress
+
+# The version since which answers are the same as now: results of later versions belong to the same evaluation.
+ANSWERS_SINCE = "0.1.0"
 
 
 @dataclass(frozen=True)
@@ -122,17 +132,21 @@ def load_folds(
 def _frozen_backbone(other: EvaluatedMethod, head: TrainedHead) -> Backbone | None:
     """Return the backbone of `other` if `head` needs the same one and it was not trained."""
     method = other.method
-    found = getattr(method, "backbone", None)
+    backbone = getattr(method, "backbone", None)
     alike = (method.name, other.backbone) == (head.method, head.backbone) and not method.recipe.trains_backbone
-    return found if alike and isinstance(found, Backbone) else None
+    return backbone if alike and isinstance(backbone, Backbone) else None
 
 
 def _training_free(method: str | None) -> str:
     if method is None:
         free = " or ".join(training_free_methods())
-        raise EmatError(f"say what to evaluate: give a head's file or name with --model, or --method {free}")
+        raise EmatError(
+            "missing-option", f"say what to evaluate: give a head's file or name with --model, or --method {free}"
+        )
     if find_method(method).needs_training:
-        raise EmatError(f"{method} must be trained before it can be evaluated; give its head with --model")
+        raise EmatError(
+            "not-trained", f"{method} must be trained before it can be evaluated; give its head with --model"
+        )
     return method
 
 
@@ -149,41 +163,37 @@ class Run:
     thresholds: Thresholds | None = PAPER_THRESHOLDS
     only_segment: bool = False
     data_state: str = ""  # changes when the files of photos or masks change
-    refine: Refinement | None = None  # how masks are refined
+    as_fitted: FittedOptions | None = None  # None: by the published protocol
 
     def __post_init__(self) -> None:
         if not self.configurations:
-            raise EmatError("there is nothing to evaluate; ask for at least one fold, way, shot and setting")
+            raise EmatError(
+                "nothing-evaluated", "there is nothing to evaluate; ask for at least one fold, way, shot and setting"
+            )
 
     @property
     def fingerprint(self) -> str:
         """The hash of everything that the outcomes depend on, except the machine."""
         state = {
-            "emat": __version__,
+            "emat": ANSWERS_SINCE,
             "cells": [
-                [each.dataset, each.fold, each.split, each.list_sha256, each.protocol.as_json(), each.digest]
-                for each in self.configurations
+                [cell.dataset, cell.fold, cell.split, cell.list_sha256, cell.protocol.as_json(), cell.digest]
+                for cell in self.configurations
             ],
             "weights": {
-                fold: [each.method.name, each.method.preparation.image_size, each.weights_sha256]
-                for fold, each in self.methods.items()
+                fold: [evaluated.method.name, evaluated.method.preparation.image_size, evaluated.weights_sha256]
+                for fold, evaluated in self.methods.items()
             },
-            "thresholds": {fold: asdict(self.thresholds_of(each)) for fold, each in self.methods.items()},
+            "thresholds": {fold: asdict(self.thresholds_of(evaluated)) for fold, evaluated in self.methods.items()},
             "only_segment": self.only_segment,
             "data_state": self.data_state,
         }
-        if rules := {fold: each.method.rules for fold, each in self.methods.items() if each.method.rules}:
-            state["rules"] = rules
-        if self.refine is not None:
-            state["refine"] = self.refiner
-        if any(each.method.learns for each in self.methods.values()):
-            state["learn"] = True
+        versions = {fold: evaluated.method.decision_version for fold, evaluated in self.methods.items()}
+        if any(versions.values()):
+            state["rules"] = {fold: version for fold, version in versions.items() if version}
+        if self.as_fitted is not None:
+            state["as_fitted"] = self.as_fitted.description
         return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
-
-    @cached_property
-    def refiner(self) -> str | None:
-        """What refines the masks on this machine. What "auto" does depends on whether MobileSAM's weights are here."""
-        return None if self.refine is None else refiner_of(self.refine)
 
     def thresholds_of(self, evaluated: EvaluatedMethod) -> Thresholds:
         """Return the thresholds that `evaluated` is evaluated with."""
@@ -218,20 +228,22 @@ def evaluate(
     Raises:
         EmatError: If the data set lacks a photo, or the journal belongs to another run.
     """
+    # Read what earlier runs have done.
     _check_names(run.configurations, dataset)
-    limits = limits or default_limits(processes.on_machine)
+    limits = limits or default_limits(processes.per_machine)
     header = _header(run)
     done = _read_journals(journal, header)
     mine = Journal(_journal_of(journal, processes.rank), header)
     before = time.monotonic()
+    # Answer the queries of this process, method by method; photos that no later query needs are dropped on the way.
     try:
         cache = None
-        for evaluated, configurations in _by_method(run):
-            work = _share(configurations, done, processes)
+        shares = [(evaluated, _share(each, done, processes)) for evaluated, each in _by_method(run)]
+        unneeded = iter(last_uses([each for _, work in shares for each in work]))
+        for evaluated, work in shares:
             if work:
-                if cache is None or not cache.serves(
-                    evaluated.method
-                ):  # heads with the same backbone share its features
+                # Heads with the same backbone share its features.
+                if cache is None or not cache.serves(evaluated.method):
                     cache = FeatureCache(evaluated.method, memory_bytes=limits.features, folder=features)
                 answering = _pass(run, evaluated, dataset, cache, limits)
                 with all_cores(next(evaluated.method.parameters()).device) as workers:
@@ -239,17 +251,22 @@ def evaluate(
                         now = time.monotonic()
                         mine.add(_record(each.query, now - before, answers))
                         before = now
+                        names = next(unneeded)
+                        if isinstance(answering, Evaluator):
+                            answering.forget(names)
     finally:
         mine.leave()
-    processes.wait()
+    # The first process collects the outcomes of all, from the journals.
+    processes.barrier()
     if processes.rank:
         return None
     outcomes = _read_journals(journal, header)
     expected = sum(len(each.tasks) for each in run.configurations)
     if len(outcomes) != expected:
         raise EmatError(
+            "tasks-missing",
             f"{expected - len(outcomes)} of {expected} tasks have no outcome; processes on several machines must share "
-            f"the folder {journal.parent}"
+            f"the folder {journal.parent}",
         )
     return outcomes
 
@@ -271,20 +288,17 @@ def _share(configurations: dict[int, Configuration], done: Outcomes, processes: 
 
     The queries are divided before those that are done are left out, so that every query stays with its process.
     """
-    mine = {each.query for each in plan(configurations)[processes.rank :: processes.count]}
-    return [each for each in plan(configurations, done) if each.query in mine]
+    mine = {work.query for work in plan(configurations)[processes.rank :: processes.count]}
+    return [work for work in plan(configurations, done) if work.query in mine]
 
 
-def _pass(run: Run, evaluated: EvaluatedMethod, dataset: Dataset, cache: FeatureCache, limits: Limits) -> OnePass:
-    return OnePass(
-        evaluated.method,
-        dataset,
-        cache,
-        thresholds=run.thresholds_of(evaluated),
-        only_segment=run.only_segment,
-        support_bytes=limits.supports,
-        refine=run.refine,
-    )
+def _pass(
+    run: Run, evaluated: EvaluatedMethod, dataset: Dataset, cache: FeatureCache, limits: Limits
+) -> Evaluator | AsFitted:
+    method, thresholds, only = evaluated.method, run.thresholds_of(evaluated), run.only_segment
+    if run.as_fitted is not None:
+        return AsFitted(method, dataset, cache, run.as_fitted, thresholds=thresholds, only_segment=only)
+    return Evaluator(method, dataset, cache, thresholds=thresholds, only_segment=only, support_bytes=limits.supports)
 
 
 def _by_method(run: Run) -> list[tuple[EvaluatedMethod, dict[int, Configuration]]]:
@@ -297,11 +311,11 @@ def _by_method(run: Run) -> list[tuple[EvaluatedMethod, dict[int, Configuration]
 
 
 def _check_names(configurations: Iterable[Configuration], dataset: Dataset) -> None:
-    known = set(dataset.names)
+    names = set(dataset.names)
     for configuration in configurations:
         for task in configuration.tasks:
             for name in task.photos:
-                if name not in known:
+                if name not in names:
                     raise dataset.unknown(name)
 
 
@@ -314,8 +328,8 @@ def _journal_of(journal: Path, rank: int) -> Path:
 
 
 def _journals(journal: Path) -> list[Path]:
-    found = journal.parent.glob(f"{glob.escape(journal.name)}.*")
-    return sorted(path for path in found if path.suffix[1:].isdecimal())
+    files = journal.parent.glob(f"{glob.escape(journal.name)}.*")
+    return sorted(path for path in files if path.suffix[1:].isdecimal())
 
 
 def _read_journals(journal: Path, header: Mapping[str, Any]) -> Outcomes:
@@ -327,22 +341,15 @@ def _read_journals(journal: Path, header: Mapping[str, Any]) -> Outcomes:
     return outcomes
 
 
-def _records(path: Path, header: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
-    with path.open(encoding="utf-8") as file:
-        for number, line in enumerate(file):
-            try:
-                record = (
-                    json.loads(line) if line.endswith("\n") else None
-                )  # a line without an end was not written completely
-            except ValueError:
-                record = None
-            if number == 0 and record != header:
-                raise EmatError(
-                    f"{path} belongs to another run, with other tasks, photos, masks, weights or options; delete it, "
-                    "or write to another file with --out"
-                )
-            if number and isinstance(record, dict) and "outcomes" in record:
-                yield record
+def _records(path: Path, header: Mapping[str, Any]) -> list[dict[str, Any]]:
+    records = read_journal(path, header)
+    if records is None:
+        raise EmatError(
+            "other-run",
+            f"{path} belongs to another run, with other tasks, photos, masks, weights or options; delete it, "
+            "or write to another file with --out",
+        )
+    return [record for record in records if "outcomes" in record]
 
 
 def _record(query: str, seconds: float, answers: Iterable[tuple[TaskIndex, TaskOutcome]]) -> dict[str, Any]:

@@ -12,16 +12,8 @@ from numpy.typing import NDArray
 from emat.datasets.dataset import Dataset
 from emat.device import all_cores
 from emat.errors import EmatError
-from emat.evaluation.metrics import (
-    ScoreCounts,
-    Scores,
-    compute,
-    count_outcome,
-    merge,
-    outcome_of,
-    true_labels,
-)
-from emat.evaluation.one_pass import OnePass, QueryWork, SharedTask, plan
+from emat.evaluation.evaluator import Evaluator, QueryWork, SharedTask, plan
+from emat.evaluation.metrics import ScoreCounts, Scores, compute, count_outcome, outcome_of, true_labels
 from emat.evaluation.run import Watch
 from emat.features import FeatureCache
 from emat.methods.base import PAPER_THRESHOLD, Decision, Method, Thresholds
@@ -47,11 +39,11 @@ class Sweep:
 
         The presence threshold of a method that does not predict presence is the paper's.
         """
-        accuracy = {each: scores.accuracy for each, scores in self.alike.items()}
+        accuracy = {threshold: scores.accuracy for threshold, scores in self.alike.items()}
         judged = not any(map(math.isnan, accuracy.values()))
         presence = middle_of_best(accuracy) if judged else PAPER_THRESHOLD
-        found = {both.mask: scores.miou for both, scores in self.gated.items() if both.presence == presence}
-        return Thresholds(presence, middle_of_best(found))
+        miou = {both.mask: scores.miou for both, scores in self.gated.items() if both.presence == presence}
+        return Thresholds(presence, middle_of_best(miou))
 
 
 def middle_of_best(scores: Mapping[float, float]) -> float:
@@ -84,60 +76,53 @@ def sweep(
         watch: Is given the work, and may show progress.
     """
     classes = sorted({way for each in configurations for task in each.tasks for way in task.ways})
-    answering = OnePass(method, dataset, cache)
+    answering = Evaluator(method, dataset, cache)
 
-    def answer(work: QueryWork) -> list[_TaskCounts]:
+    def answer(work: QueryWork) -> list[tuple[NDArray[np.float64], NDArray[np.float64]]]:
         mask = dataset.mask(work.query)
+        size = (mask.shape[0], mask.shape[1])
+        return answering.decisions(work, size, lambda task, decision: _count(task, decision, mask, classes))
 
-        def judge(task: SharedTask, decision: Decision) -> _TaskCounts:
-            return _count(task, decision, mask, classes)
-
-        return answering.decisions(work, (mask.shape[0], mask.shape[1]), judge)
-
-    alike = [merge([], classes) for _ in CANDIDATES]
-    gated = [[merge([], classes) for _ in CANDIDATES] for _ in CANDIDATES]
+    columns, count = len(ScoreCounts.none(classes).row), len(CANDIDATES)
+    alike, gated = np.zeros((count, columns)), np.zeros((count, count, columns))
     works = plan(dict(enumerate(configurations)))
     with all_cores(next(method.parameters()).device) as workers:
         for work, answers in zip(watch(works), workers.map(answer, works), strict=True):
             for task, counts in zip(work.tasks, answers, strict=True):
                 for _ in task.indices:
-                    alike = _added(alike, counts.alike)
-                    gated = [_added(sums, counts.gated[gate]) for sums, gate in zip(gated, counts.gates, strict=True)]
-    pairs = zip(CANDIDATES, gated, strict=True)
+                    alike += counts[0]
+                    gated += counts[1]
+
+    def scores(row: NDArray[np.float64]) -> Scores:
+        return compute(ScoreCounts(tuple(classes), row))
+
+    each_pair = {
+        (a, b): row for a, rows in zip(CANDIDATES, gated, strict=True) for b, row in zip(CANDIDATES, rows, strict=True)
+    }
     return Sweep(
-        {each: compute(total) for each, total in zip(CANDIDATES, alike, strict=True)},
-        {
-            Thresholds(presence, mask): compute(total)
-            for presence, sums in pairs
-            for mask, total in zip(CANDIDATES, sums, strict=True)
-        },
+        {threshold: scores(row) for threshold, row in zip(CANDIDATES, alike, strict=True)},
+        {Thresholds(*pair): scores(row) for pair, row in each_pair.items()},
     )
 
 
-@dataclass(frozen=True)
-class _TaskCounts:
-    """The counts of one task at every candidate."""
+def _count(
+    task: SharedTask, decision: Decision, mask: NDArray[np.integer], classes: Sequence[int]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Count one task at every candidate: rows of `ScoreCounts` for `Sweep.alike` (K, R) and `Sweep.gated` (K, K, R).
 
-    alike: list[ScoreCounts]
-    gates: list[Gate]  # for every candidate as presence threshold
-    gated: dict[Gate, list[ScoreCounts]]  # at every candidate as mask threshold
-
-
-def _count(task: SharedTask, decision: Decision, mask: NDArray[np.integer], classes: Sequence[int]) -> _TaskCounts:
-    """Count at every candidate. Presence thresholds that admit the same ways share one count of the pixels."""
+    Presence thresholds that admit the same ways share one count of the pixels.
+    """
     ways, truth = task.ways, true_labels(task.ways, mask)
-    gates = [tuple(score >= each for score in decision.certainty) for each in CANDIDATES]
+    gates = [tuple(score >= threshold for score in decision.certainty) for threshold in CANDIDATES]
     everything = (True,) * len(ways)
     confusions = {gate: _confusions(decision.probabilities, gate, truth) for gate in {everything, *gates}}
 
-    def counts(confusion: NDArray[np.int64], gate: Gate) -> ScoreCounts:
-        return count_outcome(outcome_of(confusion, ways, None if decision.scores is None else gate), classes)
+    def row(confusion: NDArray[np.int64], gate: Gate) -> NDArray[np.float64]:
+        return count_outcome(outcome_of(confusion, ways, None if decision.scores is None else gate), classes).row
 
-    return _TaskCounts(
-        [counts(each, gate) for each, gate in zip(confusions[everything], gates, strict=True)],
-        gates,
-        {gate: [counts(each, gate) for each in confusions[gate]] for gate in set(gates)},
-    )
+    alike = [row(confusion, gate) for confusion, gate in zip(confusions[everything], gates, strict=True)]
+    gated = {gate: [row(confusion, gate) for confusion in confusions[gate]] for gate in set(gates)}
+    return np.array(alike), np.array([gated[gate] for gate in gates])
 
 
 def _confusions(probabilities: NDArray[np.float32], gate: Gate, truth: NDArray[np.int64]) -> list[NDArray[np.int64]]:
@@ -161,46 +146,45 @@ def _confusions(probabilities: NDArray[np.float32], gate: Gate, truth: NDArray[n
     return confusions
 
 
-def _added(sums: Sequence[ScoreCounts], more: Sequence[ScoreCounts]) -> list[ScoreCounts]:
-    return [one + other for one, other in zip(sums, more, strict=True)]
+def without_test(benchmark: Benchmark, training: Training, fold: int | None = None) -> tuple[Benchmark, str | None]:
+    """Leave the classes of `fold` out of `benchmark`; if `fold` is None, those that the head was not trained on.
 
-
-@dataclass(frozen=True)
-class Remaining:
-    """A benchmark without the classes that are kept for a test, and a text that says what was left out."""
-
-    benchmark: Benchmark
-    left_out: str | None
-
-
-def without_test(benchmark: Benchmark, training: Training, fold: int | None = None) -> Remaining:
-    """Leave the classes of `fold` out of `benchmark`; if `fold` is None, those that the head was not trained on."""
+    Returns:
+        The rest, and a text that says what was left out; None if nothing was.
+    """
     if fold is None and training.classes is not None:
-        return _without_unseen(benchmark, training) if training.kept_apart else Remaining(benchmark, None)
+        return _without_unseen(benchmark, training) if training.kept_apart else (benchmark, None)
     number = training.fold if fold is None else fold
     if number is None:
-        return Remaining(benchmark, None)
+        return benchmark, None
     test = benchmark.fold_list(number)
-    others = tuple(each for each in benchmark.fold_lists if each is not test)
+    others = tuple(fold_list for fold_list in benchmark.fold_lists if fold_list is not test)
     if not others:
-        raise EmatError(f"fold {number} is left out and there is no other; make more folds with --folds")
-    return Remaining(replace(benchmark, fold_lists=others), f"fold {number}")
+        raise EmatError(
+            "too-few-folds", f"fold {number} is left out and there is no other; make more folds with --folds"
+        )
+    return replace(benchmark, fold_lists=others), f"fold {number}"
 
 
-def _without_unseen(benchmark: Benchmark, training: Training) -> Remaining:
+def _without_unseen(benchmark: Benchmark, training: Training) -> tuple[Benchmark, str | None]:
     assert benchmark.dataset is not None
-    names = {each: benchmark.dataset.classes[each - 1] for one in benchmark.fold_lists for each in one.class_ids}
+    names = {
+        class_id: benchmark.dataset.classes[class_id - 1]
+        for fold_list in benchmark.fold_lists
+        for class_id in fold_list.class_ids
+    }
     seen = set(training.seen(list(names.values())))
     lists = []
-    for one in benchmark.fold_lists:
-        kept = tuple(each for each in one.class_ids if names[each] in seen)
+    for fold_list in benchmark.fold_lists:
+        kept = tuple(class_id for class_id in fold_list.class_ids if names[class_id] in seen)
         if kept:
-            entries = tuple((name, each) for name, each in one.entries if each in kept)
-            lists.append(replace(one, class_ids=kept, entries=entries))
+            entries = tuple((name, class_id) for name, class_id in fold_list.entries if class_id in kept)
+            lists.append(replace(fold_list, class_ids=kept, entries=entries))
     if not lists:
         raise EmatError(
+            "too-few-folds",
             f"the head was not trained on any class of {benchmark.dataset.root}, so all of them may be for testing; "
-            "name the fold to leave out with --fold"
+            "name the fold to leave out with --fold",
         )
     left_out = ", ".join(name for name in names.values() if name not in seen)
-    return Remaining(replace(benchmark, fold_lists=tuple(lists)), left_out or None)
+    return replace(benchmark, fold_lists=tuple(lists)), left_out or None

@@ -5,12 +5,14 @@ index 255, which does not occur in any mask, and its label maps are uint16.
 """
 
 import re
+import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from emat.errors import EmatError
+from emat.files import read_text
 from emat.images import VOID
 
 VOID_NAME = "(void)"
@@ -21,7 +23,19 @@ VOC_CLASSES = (
     "cow", "diningtable", "dog", "horse", "motorbike", "person", "pottedplant", "sheep", "sofa", "train",
     "tvmonitor",
 )  # fmt: skip
-NUMBERED = re.compile(r"(\d+)[\s:,]+(\S.*)")
+MOST_LINES = 1_000_000  # of a list of classes
+NUMBERED = re.compile(r"(\d{1,9})[\s:,]+(\S.*)")
+
+
+def tidy_name(name: str) -> str:
+    """Return the name of a class as it is kept everywhere: without spaces around it, accents joined to their letters.
+
+    Some systems write an accent after its letter and others both as one sign (Unicode's NFD and NFC).
+
+    >>> tidy_name("cafe\u0301 ") == "caf\u00e9"
+    True
+    """
+    return unicodedata.normalize("NFC", name).strip()
 
 
 def number_classes(names: Sequence[str]) -> tuple[str, ...]:
@@ -38,7 +52,7 @@ def number_classes(names: Sequence[str]) -> tuple[str, ...]:
     if len(names) < VOID:
         return tuple(names)
     if len(names) > np.iinfo(np.uint16).max - 1:
-        raise EmatError(f"{len(names)} classes are more than the 65534 that a mask can hold")
+        raise EmatError("too-many-classes", f"{len(names)} classes are more than the 65534 that a mask can hold")
     return (*names[: VOID - 1], VOID_NAME, *names[VOID - 1 :])
 
 
@@ -53,12 +67,7 @@ def read_class_names(path: Path) -> tuple[str, ...]:
     Raises:
         EmatError: The file cannot be read, or its content is wrong.
     """
-    try:
-        return class_names_in(path.read_text(encoding="utf-8-sig"), str(path))
-    except OSError as error:
-        raise EmatError(f"{path} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise EmatError(f"{path} is not UTF-8 text; write one class name on each line") from None
+    return class_names_in(read_text(path), str(path))
 
 
 def class_names_in(text: str, path: str) -> tuple[str, ...]:
@@ -76,7 +85,11 @@ def class_names_in(text: str, path: str) -> tuple[str, ...]:
     >>> class_names_in("0 background\\n1 cat\\n2 dog\\n255 void", "classes.txt")
     ('cat', 'dog')
     """
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if text.count("\n") > MOST_LINES:
+        raise EmatError(
+            "file-too-large", f"{path} has {text.count(chr(10))} lines, which are not class names; check what it is"
+        )
+    lines = [tidy_name(line) for line in text.splitlines() if line.strip()]
     matches = [NUMBERED.fullmatch(line) for line in lines]
     numbered = [(int(match[1]), match[2]) for match in matches if match]
     if lines and len(numbered) == len(lines):
@@ -90,17 +103,19 @@ def class_names_in(text: str, path: str) -> tuple[str, ...]:
 def _in_order(numbered: Sequence[tuple[int, str]], path: str) -> list[str]:
     names = {index: name for index, name in numbered if index not in (0, VOID)}
     if sorted(names) != list(range(1, len(names) + 1)):
-        raise EmatError(f"{path} numbers its classes {sorted(names)}; they must be 1, 2, 3 and so on without gaps")
+        raise EmatError(
+            "class-numbers", f"{path} numbers its classes {sorted(names)}; they must be 1, 2, 3 and so on without gaps"
+        )
     return without_repeats([names[index] for index in sorted(names)], path)
 
 
 def without_repeats(names: list[str], path: str) -> list[str]:
     """Return `names`; EmatError if there is none, or one is empty or occurs twice."""
     if not names:
-        raise EmatError(f"{path} has no class name; write one on each line, the first for index 1")
+        raise EmatError("no-classes", f"{path} has no class name; write one on each line, the first for index 1")
     if not all(name.strip() for name in names):
-        raise EmatError(f"{path} has a class without a name; give it one")
+        raise EmatError("bad-class-name", f"{path} has a class without a name; give it one")
     if len(set(names)) != len(names):
         twice = next(name for name in names if names.count(name) > 1)
-        raise EmatError(f"{path} has the class {twice!r} twice; remove one of the lines")
+        raise EmatError("given-twice", f"{path} has the class {twice!r} twice; remove one of the lines")
     return names

@@ -10,13 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emat.errors import EmatError
-from emat.files import inner_name, read_json, whole_file
+from emat.files import inner_name, read_json
 from emat.formats.class_names import VOID_NAME, number_classes
-from emat.formats.drawing import Drawing, DrawnObject, LabelMap, class_name, what_is_wrong
+from emat.formats.drawing import Drawing, DrawnObject, LabelMap, class_name, what_is_wrong, whole_number
 from emat.formats.regions import Region, outline
-from emat.formats.run_lengths import Counts, counts_of_mask, counts_of_region, pack
+from emat.formats.run_lengths import Counts, counts_of_mask, counts_of_regions, pack
 from emat.formats.writing import WriteOptions, Writer
 from emat.images import VOID, Pixels
+from emat.outputs import whole_file
 from emat.progress import tell_once
 
 COCO_CLASSES = (
@@ -54,14 +55,20 @@ def read_coco(path: Path) -> CocoInstances:
         _refuse_same_file(photos)
         objects, boxes = _objects_by_photo(content["annotations"], categories, photos)
         drawings = [
-            Drawing(inner_name(str(p["file_name"])), int(p["height"]), int(p["width"]), tuple(objects[number]))
+            Drawing(
+                inner_name(str(p["file_name"])),
+                whole_number(p["height"]),
+                whole_number(p["width"]),
+                tuple(objects[number]),
+            )
             for number, p in photos.items()
         ]
     except EmatError as error:
-        raise EmatError(f"{path}: {error}") from None
+        raise EmatError(error.code, f"{path}: {error}") from None
     except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise EmatError(
-            f"{path} is not COCO instance JSON: {what_is_wrong(error)}; it needs images, annotations and categories"
+            "bad-annotation",
+            f"{path} is not COCO instance JSON: {what_is_wrong(error)}; it needs images, annotations and categories",
         ) from None
     if boxes:
         tell_once(f"{path}: {boxes} objects have a box and no outline, and are left out")
@@ -71,7 +78,7 @@ def read_coco(path: Path) -> CocoInstances:
 
 
 class CocoWriter(Writer):
-    """Writes `annotations.json`, in which every region is an object with packed run lengths or a polygon.
+    """Writes `annotations.json`, in which every object has packed run lengths or polygons.
 
     Category ids are class indices. Void is written as a crowd region of each class in the photo, because evaluations
     ignore what is found in a crowd region. In a photo without any class, it is a crowd region of the first class.
@@ -79,6 +86,7 @@ class CocoWriter(Writer):
 
     format = "coco"
     file = "annotations.json"
+    files = (file,)
 
     def result_path(self, name: str) -> str:
         """Return the name of the photo, because all photos share one file."""
@@ -87,26 +95,29 @@ class CocoWriter(Writer):
     def _is_there(self, path: str) -> bool:
         return True  # the objects are in the journal
 
+    def _refuse_overwriting(self, name: str) -> None:
+        pass  # there is no file for a photo
+
     def _write(self, name: str, label_map: LabelMap, photo: Pixels | None, photo_file: Path | None) -> dict[str, Any]:
         size = (int(label_map.shape[0]), int(label_map.shape[1]))
-        objects = [self._object(index, region, size) for index, region in self._regions(label_map)]
+        objects = [self._object(index, regions, size) for index, regions in self._traced(label_map)]
         void = label_map == VOID
         if void.any():
             present = list(dict.fromkeys(drawn["category_id"] for drawn in objects)) or [1]
             objects += [_crowd(index, counts_of_mask(void), _box(void), size) for index in present]
         return {"size": size, "objects": objects}
 
-    def _object(self, index: int, region: Region, size: tuple[int, int]) -> dict[str, Any]:
+    def _object(self, index: int, regions: Sequence[Region], size: tuple[int, int]) -> dict[str, Any]:
         if self.options.shapes == "polygons":
-            corners = outline(region, self.options.tolerance)
-            segmentation: Any = [[_short(number) for number in corners.ravel().tolist()]]
+            outlines = [outline(region, self.options.tolerance) for region in regions]
+            segmentation: Any = [[_short(number) for number in corners.ravel().tolist()] for corners in outlines]
         else:
-            segmentation = {"size": size, "counts": pack(counts_of_region(region, size))}
+            segmentation = {"size": size, "counts": pack(counts_of_regions(regions, size))}
         return {
             "category_id": index,
             "segmentation": segmentation,
-            "area": region.area,
-            "bbox": region.box,
+            "area": sum(region.area for region in regions),
+            "bbox": _box_around([region.box for region in regions]),
             "iscrowd": 0,
         }
 
@@ -165,10 +176,11 @@ def _by_id(items: Iterable[dict[str, Any]], called: str, what: str) -> dict[int,
     """Return the items by their ids; EmatError names both of two that share one."""
     found: dict[int, dict[str, Any]] = {}
     for item in items:
-        other = found.setdefault(_whole(item["id"]), item)
+        other = found.setdefault(whole_number(item["id"]), item)
         if other is not item:
             raise EmatError(
-                f"{what} id {item['id']} is there twice, for {other[called]!r} and {item[called]!r}; number them anew"
+                "given-twice",
+                f"{what} id {item['id']} is there twice, for {other[called]!r} and {item[called]!r}; number them anew",
             )
     return found
 
@@ -178,7 +190,9 @@ def _refuse_same_file(photos: Mapping[int, dict[str, Any]]) -> None:
     for number, photo in photos.items():
         other = numbers.setdefault(inner_name(str(photo["file_name"])), number)
         if other != number:
-            raise EmatError(f"images {other} and {number} are the same file {photo['file_name']!r}; make them one")
+            raise EmatError(
+                "given-twice", f"images {other} and {number} are the same file {photo['file_name']!r}; make them one"
+            )
 
 
 def _objects_by_photo(
@@ -188,24 +202,22 @@ def _objects_by_photo(
     objects: dict[int, list[DrawnObject]] = {number: [] for number in photos}
     boxes = 0
     for annotation in annotations:
-        photo, category = _whole(annotation["image_id"]), _whole(annotation["category_id"])
+        photo, category = whole_number(annotation["image_id"]), whole_number(annotation["category_id"])
         if photo not in photos:
-            raise EmatError(f"annotation {annotation.get('id')} is for image {photo}, which is not in the file")
+            raise EmatError(
+                "bad-annotation", f"annotation {annotation.get('id')} is for image {photo}, which is not in the file"
+            )
         if category not in categories:
-            raise EmatError(f"annotation {annotation.get('id')} has category {category}, which is not in the file")
+            raise EmatError(
+                "unknown-class", f"annotation {annotation.get('id')} has category {category}, which is not in the file"
+            )
         region = annotation.get("segmentation")
         if not region:
             boxes += 1
             continue
-        is_crowd = bool(int(annotation.get("iscrowd") or 0))  # some tools write it as text
+        is_crowd = bool(whole_number(annotation.get("iscrowd") or 0))  # some tools write it as text
         objects[photo].append(DrawnObject(categories[category], region, is_crowd))
     return objects, boxes
-
-
-def _whole(number: Any) -> int:
-    if isinstance(number, float) and not number.is_integer():
-        raise ValueError(f"the id {number}")  # 1.7 must not be taken for 1
-    return int(number)
 
 
 def _crowd(index: int, counts: Counts, box: tuple[int, int, int, int], size: tuple[int, int]) -> dict[str, Any]:
@@ -223,6 +235,13 @@ def _box(mask: NDArray[np.bool_]) -> tuple[int, int, int, int]:
     rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
     left, top = int(columns[0]), int(rows[0])
     return left, top, int(columns[-1]) + 1 - left, int(rows[-1]) + 1 - top
+
+
+def _box_around(boxes: Sequence[tuple[int, int, int, int]]) -> tuple[int, int, int, int]:
+    """Return left, top, width and height of the box around boxes."""
+    left, top = min(box[0] for box in boxes), min(box[1] for box in boxes)
+    right, bottom = max(box[0] + box[2] for box in boxes), max(box[1] + box[3] for box in boxes)
+    return left, top, right - left, bottom - top
 
 
 def _short(number: float) -> float:

@@ -14,8 +14,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from emat.errors import EmatError
-from emat.formats.class_names import label_type
+from emat.errors import EmatError, needs_extra
+from emat.formats.class_names import label_type, tidy_name
 from emat.formats.run_lengths import mask_of_counts, unpack
 from emat.images import MAX_PIXELS, VOID
 from emat.progress import tell_first
@@ -27,7 +27,9 @@ RunLengths: TypeAlias = dict[str, Any]  # COCO's {"size": [height, width], "coun
 FEWEST_NUMBERS = 6  # three corners; fewer have no area
 FURTHEST = 4  # photo sizes that a corner may lie outside; the part outside is cut off
 ROUNDING = 0.05  # pixels
-LONGEST = 2_000_000  # pixels that an outline may be long
+LONGEST = 2_000_000  # pixels that an outline may be long, in photos that are not very long themselves
+LONGEST_OF_ALL = 5_000_000  # in any photo: pycocotools counts fifths of pixels as C integers, in memory of their own
+FURTHEST_OF_ALL = 100_000_000  # where a corner may lie at most, for the same reason
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,8 @@ class Drawing:
     def __post_init__(self) -> None:
         if not (self.height > 0 and self.width > 0 and self.height * self.width <= MAX_PIXELS):
             raise EmatError(
-                f"the annotation of {self.photo} gives {self.width} x {self.height} pixels as its size; correct it"
+                "bad-annotation",
+                f"the annotation of {self.photo} gives {self.width} x {self.height} pixels as its size; correct it",
             )
 
     def label_map(self, classes: Sequence[str]) -> LabelMap:
@@ -88,7 +91,8 @@ class Drawing:
         for drawn in sorted(self.objects, key=lambda drawn: not drawn.crowd):
             if not drawn.crowd and drawn.class_name not in index:
                 raise EmatError(
-                    f"the annotation of {self.photo} has the class {drawn.class_name!r}, which is not in the class list"
+                    "unknown-class",
+                    f"the annotation of {self.photo} has the class {drawn.class_name!r} that is not in the class list",
                 )
             painted[self.filled(drawn)] = VOID if drawn.crowd else index[drawn.class_name]
         return painted
@@ -105,7 +109,7 @@ class Drawing:
             return self._from_polygons(drawn.region)
         except (KeyError, TypeError, ValueError, ArithmeticError) as error:
             raise EmatError(
-                f"the annotation of {self.photo} has a {drawn.class_name} that cannot be drawn: {error}"
+                "bad-outline", f"the annotation of {self.photo} has a {drawn.class_name} that cannot be drawn: {error}"
             ) from None
 
     def _from_runs(self, runs: RunLengths) -> NDArray[np.bool_]:
@@ -152,11 +156,13 @@ def checked(polygon: Polygon, size: tuple[int, int]) -> list[float]:
     if ((corners >= 0) & (corners <= 1)).all() and (np.abs(corners - corners.round()) > ROUNDING).any():
         raise ValueError("its outline lies within one pixel; coordinates are pixels, not fractions of the photo")
     height, width = size
-    far = (corners < -FURTHEST * np.array([width, height])) | (corners > (1 + FURTHEST) * np.array([width, height]))
+    sides = np.array([width, height])
+    lowest, highest = FURTHEST * sides, (1 + FURTHEST) * sides
+    far = (corners < -np.minimum(lowest, FURTHEST_OF_ALL)) | (corners > np.minimum(highest, FURTHEST_OF_ALL))
     if far.any():
         raise ValueError(f"its outline has the coordinate {corners[far][0]:.6g}, far outside of {width} x {height}")
     length = np.abs(corners - np.roll(corners, 1, axis=0)).max(axis=1).sum() if len(corners) else 0.0
-    if length > max(LONGEST, 50 * (height + width)):
+    if length > min(max(LONGEST, 50 * (height + width)), LONGEST_OF_ALL):
         raise ValueError(f"its outline is {length:.6g} pixels long, more than any object's")
     return [float(number) for number in numbers]
 
@@ -168,8 +174,19 @@ def class_name(value: object) -> str:
         EmatError: It is not text, or empty.
     """
     if not isinstance(value, (str, int)) or isinstance(value, bool) or not str(value).strip():
-        raise EmatError(f"a class is named {value!r}; a name is text that is not empty")
-    return str(value).strip()
+        raise EmatError("bad-class-name", f"a class is named {value!r}; a name is text that is not empty")
+    return tidy_name(str(value))
+
+
+def whole_number(number: Any) -> int:
+    """Return a whole number of an annotation file, which some tools write as text; ValueError if it has a fraction.
+
+    >>> whole_number("20"), whole_number(20.0)
+    (20, 20)
+    """
+    if isinstance(number, float) and not number.is_integer():
+        raise ValueError(f"the number {number}")  # 1.7 must not be taken for 1
+    return int(number)
 
 
 def what_is_wrong(error: Exception) -> str:
@@ -186,8 +203,6 @@ def coco_masks() -> ModuleType:
     Raises:
         EmatError: It is not installed.
     """
-    try:
+    with needs_extra("filling outlines", "data"):
         from pycocotools import mask
-    except ImportError:
-        raise EmatError('pycocotools is needed to fill outlines; install it with: pip install "emat[data]"') from None
     return mask

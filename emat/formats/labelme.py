@@ -12,13 +12,23 @@ import numpy as np
 from PIL import Image
 
 from emat.errors import EmatError
-from emat.files import read_json, without_suffix, write_text
+from emat.files import read_json, without_suffix
 from emat.formats.class_names import IGNORED_NAMES, VOID_NAME
-from emat.formats.drawing import Drawing, DrawnObject, LabelMap, Polygon, RunLengths, class_name, what_is_wrong
+from emat.formats.drawing import (
+    Drawing,
+    DrawnObject,
+    LabelMap,
+    Polygon,
+    RunLengths,
+    class_name,
+    what_is_wrong,
+    whole_number,
+)
 from emat.formats.regions import Region, outline, trace_regions
 from emat.formats.run_lengths import counts_of_mask, mask_of_region
 from emat.formats.writing import Writer
 from emat.images import VOID, Pixels, read_object_mask
+from emat.outputs import write_text
 from emat.progress import tell_first
 
 VERSION = "5.5.0"  # the first version of LabelMe whose files have all the fields that are written here
@@ -39,7 +49,7 @@ def read_labelme(path: Path) -> Drawing:
     """
     content = read_json(path)
     try:
-        height, width = int(content["imageHeight"]), int(content["imageWidth"])
+        height, width = whole_number(content["imageHeight"]), whole_number(content["imageWidth"])
         photo = str(content["imagePath"]).replace("\\", "/")
         Drawing(photo, height, width, ())  # refuses a wrong size, before a mask of that size is made
         shapes = list(content["shapes"])
@@ -50,11 +60,12 @@ def read_labelme(path: Path) -> Drawing:
         ]
         drawing = Drawing(photo, height, width, tuple(objects))
     except EmatError as error:
-        raise EmatError(f"{path}: {error}") from None
+        raise EmatError(error.code, f"{path}: {error}") from None
     except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise EmatError(
+            "bad-annotation",
             f"{path} is not a LabelMe file: {what_is_wrong(error)}; "
-            "it needs imagePath, imageHeight, imageWidth and shapes"
+            "it needs imagePath, imageHeight, imageWidth and shapes",
         ) from None
     if left_out := len(shapes) - len(with_area):
         what = "a point or line" if left_out == 1 else f"{left_out} points or lines"
@@ -65,8 +76,8 @@ def read_labelme(path: Path) -> Drawing:
 def is_labelme(path: Path) -> bool:
     """Whether a JSON file is one of LabelMe's."""
     try:
-        content = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
+        content = read_json(path)
+    except EmatError:
         return False
     return isinstance(content, dict) and "shapes" in content and "imagePath" in content
 
@@ -78,6 +89,7 @@ class LabelMeWriter(Writer):
     """
 
     format = "labelme"
+    files = ("labels.txt",)
 
     def result_path(self, name: str) -> str:
         """Return the path of the JSON file."""
@@ -92,14 +104,19 @@ class LabelMeWriter(Writer):
         write_text(self.out / "labels.txt", "\n".join([IGNORE, BACKGROUND, *names]) + "\n")
 
     def _write(self, name: str, label_map: LabelMap, photo: Pixels | None, photo_file: Path | None) -> dict[str, Any]:
-        regions = [(self.classes[index - 1], region) for index, region in self._regions(label_map)]
-        regions += [(IGNORE, region) for region in trace_regions(label_map == VOID)]
+        shapes = [
+            # The shapes of one object are a group, as LabelMe calls it.
+            self._shape(self.classes[index - 1], region, number if len(regions) > 1 else None)
+            for number, (index, regions) in enumerate(self._traced(label_map), start=1)
+            for region in regions
+        ]
+        shapes += [self._shape(IGNORE, region) for region in trace_regions(label_map == VOID)]
         file = self.out / self.result_path(name)
         path = name.rpartition("/")[2] if photo_file is None else _way_from(file.parent, photo_file)
         content: dict[str, Any] = {
             "version": VERSION,
             "flags": {},
-            "shapes": [self._shape(label, region) for label, region in regions],
+            "shapes": shapes,
             "imagePath": path,
             "imageData": None,
             "imageHeight": int(label_map.shape[0]),
@@ -108,8 +125,8 @@ class LabelMeWriter(Writer):
         write_text(file, json.dumps(content, ensure_ascii=False, indent=1))
         return {}
 
-    def _shape(self, label: str, region: Region) -> dict[str, Any]:
-        others: dict[str, Any] = {"label": label, "group_id": None, "description": "", "flags": {}}
+    def _shape(self, label: str, region: Region, group: int | None = None) -> dict[str, Any]:
+        others: dict[str, Any] = {"label": label, "group_id": group, "description": "", "flags": {}}
         if self.options.shapes != "masks":
             points = outline(region, self.options.tolerance).round(2).tolist()
             return {**others, "shape_type": "polygon", "points": points, "mask": None}
@@ -131,7 +148,7 @@ def _way_from(folder: Path, photo: Path) -> str:
 def _region(shape: dict[str, Any], height: int, width: int) -> list[Polygon] | RunLengths:
     kind = shape.get("shape_type", "polygon")
     points = [(float(x), float(y)) for x, y in shape["points"]]
-    if kind == "mask":
+    if kind == "mask" and points:
         return _mask_region(shape["mask"], points[0], height, width)
     if kind == "polygon" or (kind in ROTATED and len(points) == 4):
         corners = points
@@ -142,8 +159,9 @@ def _region(shape: dict[str, Any], height: int, width: int) -> list[Polygon] | R
         corners = _circle(points[0], math.dist(*points))
     else:
         raise EmatError(
+            "bad-outline",
             f"a {shape['label']} is a shape of type {kind!r} with {len(points)} points, which is not read; "
-            "draw it as a polygon"
+            "draw it as a polygon",
         )
     return [[number for corner in corners for number in corner]]
 
@@ -158,7 +176,7 @@ def _mask_region(encoded: str, corner: tuple[float, float], height: int, width: 
     small = read_object_mask(base64.b64decode(encoded, validate=True))
     left, top = int(corner[0]), int(corner[1])
     if left < 0 or top < 0 or top + small.shape[0] > height or left + small.shape[1] > width:
-        raise EmatError("a mask extends beyond the photo; correct it or leave it out")
+        raise EmatError("bad-outline", "a mask extends beyond the photo; correct it or leave it out")
     whole = np.zeros((height, width), bool)
     whole[top : top + small.shape[0], left : left + small.shape[1]] = small
     return {"size": [height, width], "counts": counts_of_mask(whole).tolist()}

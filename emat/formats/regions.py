@@ -2,8 +2,9 @@
 
 This is written by hand because libraries trace the centres of pixels: they lose half a pixel on each side, and thin
 objects completely. Here a ring is a closed line along the borders of pixels. Its corners are corners of pixels: (0, 0)
-is the top left corner of the photo, and a single pixel is a square of side 1. Pixels that only touch at a corner belong
-to different regions (4-connected). Filling the rings by the even-odd rule, or with pycocotools, gives exactly the mask.
+is the top left corner of the photo, and a single pixel is a square of side 1. Pixels that touch at a corner belong to
+one region (8-connected), as everywhere in emat, so that all outputs have the same objects; the ring goes through that
+corner twice. Filling the rings by the even-odd rule, or with pycocotools, gives exactly the mask.
 
 COCO, LabelMe and YOLO polygons cannot have holes. A hole is therefore joined to the ring around it by a cut of no width
 through the region: the outline follows the cut, goes around the hole, and comes back along the same cut.
@@ -22,6 +23,7 @@ from emat.images import VOID
 Ring: TypeAlias = NDArray[np.int64]  # (corners, 2) of x, y; an edge leads from the last corner to the first
 
 Indices: TypeAlias = NDArray[np.int64]
+TOUCHING = np.ones((3, 3), bool)  # pixels that touch at a corner belong to one connected component
 
 
 @dataclass(frozen=True)
@@ -46,8 +48,8 @@ class Region:
 def trace_regions(mask: NDArray[np.bool_]) -> list[Region]:
     """Find the regions of `mask` (H, W), ordered by their first pixel, row by row.
 
-    >>> [(region.area, region.box) for region in trace_regions(np.array([[1, 1, 0], [0, 0, 1]], bool))]
-    [(2, (0, 0, 2, 1)), (1, (2, 1, 1, 1))]
+    >>> [(region.area, region.box) for region in trace_regions(np.array([[1, 1, 0, 0], [0, 0, 1, 0]], bool))]
+    [(3, (0, 0, 3, 2))]
     """
     rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
     if not len(rows):
@@ -67,20 +69,25 @@ def trace_regions(mask: NDArray[np.bool_]) -> list[Region]:
     return [Region(rings[number], tuple(holes_of.get(number, ()))) for number in outers]
 
 
-def trace_classes(label_map: NDArray[Any], objects: NDArray[np.int32] | None = None) -> Iterator[tuple[int, Region]]:
-    """Give every region of a label map with its class index, class by class, without background and void.
+def trace_objects(
+    label_map: NDArray[Any], objects: NDArray[np.int32] | None = None
+) -> Iterator[tuple[int, list[Region]]]:
+    """Give the regions of every object with its class index, class by class, without background and void.
 
     Args:
         label_map: Class indices, (H, W).
-        objects: The number of the single object at each pixel, (H, W). If given, the regions of different objects are
-            separate even where they touch.
+        objects: The number of the single object at each pixel, (H, W). All pixels of one number are an object, and
+            objects are separate even where they touch. If not given, every region is an object.
     """
     for index in np.unique(label_map).tolist():  # np.bincount would need eight bytes for each pixel
         if index in (0, VOID):
             continue
         mask = label_map == index
-        parts = [mask] if objects is None else [mask & (objects == number) for number in np.unique(objects[mask])]
-        yield from ((index, region) for part in parts for region in trace_regions(part))
+        if objects is None:
+            yield from ((index, [region]) for region in trace_regions(mask))
+        else:
+            numbers = np.unique(objects[mask])
+            yield from ((index, trace_regions(mask & (objects == number))) for number in numbers)
 
 
 def signed_area(ring: NDArray[np.generic]) -> float:
@@ -113,14 +120,14 @@ def _corners(padded: NDArray[np.bool_]) -> _Corners:
     y, x = np.nonzero(turns)
     first, second = above_left[y, x], above_right[y, x]
     third, fourth = below_left[y, x], below_right[y, x]
-    crossing = (first == fourth) & (second == third)  # two regions touch here: two corners at one point
+    crossing = (first == fourth) & (second == third)  # two pixels touch at their corners: two corners at one point
     # One of the two is the end of an edge from the left, the other the start of an edge to the right.
     times = np.where(crossing, 2, 1)
     point = np.repeat(np.arange(len(x)), times)
     is_second = np.zeros(len(point), np.int64)
     is_second[1:] = point[1:] == point[:-1]
-    # If the touching pixels are above left and below right, the left edge joins the upper edge, else the lower one.
-    lower = np.where(crossing[point], is_second ^ ~first[point], 0)
+    # If the touching pixels are above left and below right, the left edge joins the lower edge, else the upper one.
+    lower = np.where(crossing[point], is_second ^ first[point], 0)
     x, y = x[point], y[point]
     columnwise = np.lexsort((lower, y, x))
 
@@ -250,9 +257,9 @@ def simplify(ring: Ring, tolerance: float) -> Ring:
 
 
 def _distances(points: Ring, start: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return the distance of each point from the line segment between two different points."""
+    """Return the distance of each point from the line segment between two points, which may be the same."""
     way = (end - start).astype(np.float64)
-    share = np.clip((points - start) @ way / (way @ way), 0, 1)
+    share = np.clip((points - start) @ way / max(float(way @ way), 1.0), 0, 1)
     return np.hypot(*(points - start - share[:, None] * way).T)
 
 

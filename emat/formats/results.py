@@ -20,11 +20,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emat.errors import EmatError
-from emat.files import inner_name, whole_file
+from emat.files import inner_name
 from emat.formats.drawing import LabelMap
 from emat.images import VOID, Pixels
 from emat.images.masks import IndexedPngStream
 from emat.journal import Journal
+from emat.outputs import refuse_overwriting, whole_file
 
 if TYPE_CHECKING:
     from emat.formats.writing import WriteOptions, Writer
@@ -32,7 +33,10 @@ if TYPE_CHECKING:
 JOURNAL = ".emat-journal.jsonl"
 COLUMNS = ("photo", "class", "id", "area_px", "left", "top", "width", "height", "centroid_x", "centroid_y", "score")
 SIZE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(nm|um|µm|μm|mm|cm|m|km)")
-FOR_ALL = ("annotations.json",)  # a file for all photos, where another format could put that of one photo
+SMALLEST_SIDE, LARGEST_SIDE = 1e-12, 1e12  # of a pixel, in any of these units
+FORMULAS = ("=", "+", "-", "@", "\t", "\r")  # how they begin in spreadsheets
+# Files with the results of all photos. A photo of the same name would have its own result there in another format.
+FOR_ALL = ("annotations.json",)
 
 
 @dataclass(frozen=True)
@@ -54,8 +58,8 @@ class ResultWriter:
     """Writes the results of photos into a folder, in one format or several. Use it from one thread.
 
     Use it in a `with` block, or call `close` when all photos are written. If the block ends with an error, the run can
-    be continued: a new writer with the same arguments names in `done` the photos that are written already. Only one
-    process at a time writes to a folder.
+    be continued: a new writer with the same arguments names in `done` the photos that are written already. What an
+    earlier run knows of other photos is left out. Only one process at a time writes to a folder.
 
     Args:
         writers: The formats.
@@ -80,24 +84,45 @@ class ResultWriter:
         self._writers = tuple(writers)
         self._tables = tuple(tables)
         formats = [writer.format for writer in writers]
-        header = {"version": 2, "formats": formats, "classes": list(classes), "options": vars(options), "run": run}
+        header = {"version": 3, "formats": formats, "classes": list(classes), "options": vars(options), "run": run}
         self._journal = Journal(out / JOURNAL, header)
         try:
-            names = [str(record["name"]) for record in self._journal.records()]
-            self._times = Counter(names)
-            self._paths = {path: name for name in names for path in self._result_paths(name)}
+            earlier = [(str(record["name"]), record.get("state")) for record in self._journal.records()]
+            self._times = Counter(name for name, _ in earlier)
+            self._before = {name: state for name, state in dict(earlier).items() if self._is_written(name)}
+            self._kept: set[str] = set()  # the photos of this run: written, or written before and still the same
+            self._paths: dict[str, str] = {}
+            self._parts: Counter[str] = Counter()  # how often rows of each slide were written
+            for path in (*(out / file for writer in writers for file in writer.files), *(each.path for each in tables)):
+                refuse_overwriting(path)
             for writer in self._writers:
                 # A method of this object would make a cycle of references, and an unused writer would keep its lock.
-                writer.journal = partial(_last_records, self._journal, self._times)
+                writer.journal = partial(_last_records, self._journal, self._times, self._kept)
                 writer._begin()
         except BaseException:
             self._journal.leave()
             raise
-        self._before = {name for name in names if self._is_written(name)}
 
-    def done(self) -> set[str]:
-        """Return the names of photos that an earlier, interrupted run has written."""
-        return set(self._before)
+    def done(self, state: Callable[[str], str | None] | None = None) -> set[str]:
+        """Return the names of photos that an earlier, interrupted run has written; they are part of this run's results.
+
+        Args:
+            state: Gives the present state of a photo by its name, None if it is not there any more. A photo whose
+                state is not the one that it was written with is not done.
+        """
+        same = {name for name, before in self._before.items() if state is None or state(name) == before}
+        for name in same:
+            self._take(name)
+        self._kept |= same
+        return same
+
+    def refuse_overwriting(self, names: Iterable[str]) -> None:
+        """Raise a WriteError if the result of a photo would replace a file that this command may not replace."""
+        for name in names:
+            with suppress(EmatError):  # a name that cannot be written is reported when its photo is
+                name = inner_name(name)
+            for writer in self._writers:
+                writer._refuse_overwriting(name)
 
     def result_path(self, name: str) -> str:
         """Return the path, relative to `out`, of a photo's file in the first format."""
@@ -115,6 +140,7 @@ class ResultWriter:
         photo_file: Path | None = None,
         objects: NDArray[np.int32] | None = None,
         rows: Mapping[str, Sequence[Sequence[str]]] | None = None,
+        state: str | None = None,
     ) -> None:
         """Write the results of one photo.
 
@@ -126,6 +152,7 @@ class ResultWriter:
             objects: The number of the single object at each pixel, (H, W), for formats that write objects
                 (`WITH_OBJECTS`).
             rows: The photo's rows of each table, by its key.
+            state: What the results depend on, for `done`.
 
         Raises:
             EmatError: The label map does not fit the photo or the classes, two photos would have the same result, or
@@ -138,7 +165,7 @@ class ResultWriter:
         for writer in self._writers:
             writer._objects = objects
             record[writer.format] = writer._write(name, label_map, photo, photo_file)
-        self._enter(record, rows)
+        self._enter(record, rows, state)
 
     def write_bands(
         self,
@@ -146,6 +173,7 @@ class ResultWriter:
         size: tuple[int, int],
         bands: Iterable[Pixels],
         rows: Callable[[], Mapping[str, Sequence[Sequence[str]]]],
+        state: str | None = None,
     ) -> None:
         """Write the result of a slide whose label map is too large for the memory; only PNG can be written so.
 
@@ -154,6 +182,7 @@ class ResultWriter:
             size: Height and width of the slide.
             bands: The label map from top to bottom, in bands (h, W).
             rows: Gives the rows of the tables when all bands are written.
+            state: As in `write`.
 
         Raises:
             EmatError: Another format is asked for, or the file cannot be written.
@@ -161,7 +190,9 @@ class ResultWriter:
         name = inner_name(name)
         others = [writer.format for writer in self._writers if writer.format != "png"]
         if others:
-            raise EmatError(f"{name} is so large that it can be written as png alone, not as {others[0]}")
+            raise EmatError(
+                "photo-too-large", f"{name} is so large that it can be written as png alone, not as {others[0]}"
+            )
         self._take(name)
         record: dict[str, Any] = {"name": name, **{writer.format: {} for writer in self._writers}}
         if not self._writers:
@@ -173,7 +204,18 @@ class ResultWriter:
                 for band in bands:
                     stream.add(band)
                 stream.close()
-        self._enter(record, rows())
+        self._enter(record, rows(), state)
+
+    def write_rows(self, name: str, rows: Mapping[str, Sequence[Sequence[str]]]) -> None:
+        """Write some rows of a slide before it is complete, so that not all of them have to be in memory.
+
+        Args:
+            name: As in `write_bands`, which is called afterwards.
+            rows: Rows of each table, by its key.
+        """
+        self._parts[name] += 1
+        record = {"name": f"{inner_name(name)}#{self._parts[name]}", **{each.format: {} for each in self._writers}}
+        self._enter(record, rows, None)
 
     def rows(self, key: str) -> Iterator[list[str]]:
         """Give the rows of a table so far, in order."""
@@ -181,7 +223,7 @@ class ResultWriter:
 
     def records(self) -> Iterator[dict[str, Any]]:
         """Give what is known of each photo, in order; only the last if a photo was written twice."""
-        return _last_records(self._journal, self._times)
+        return _last_records(self._journal, self._times, self._kept)
 
     def close(self) -> None:
         """Complete the results, after all photos are written."""
@@ -197,24 +239,33 @@ class ResultWriter:
     def leave(self) -> None:
         """Close an unfinished run, which another one can continue. The tables get the rows written so far."""
         with suppress(EmatError):  # the disk may be full
-            if self._times:
+            if self._kept:
                 self._write_tables()
         self._journal.leave()
 
-    def _enter(self, record: dict[str, Any], rows: Mapping[str, Sequence[Sequence[str]]] | None) -> None:
+    def _enter(
+        self, record: dict[str, Any], rows: Mapping[str, Sequence[Sequence[str]]] | None, state: str | None
+    ) -> None:
+        record["state"] = state
         if rows is not None:
             record["rows"] = {key: [list(row) for row in several] for key, several in rows.items()}
         self._journal.add(record)
         self._times[record["name"]] += 1
+        self._kept.add(record["name"])
 
     def _take(self, name: str) -> None:
         """Refuse a photo whose result would replace that of another."""
         for path in self._result_paths(name):
             if path in FOR_ALL:
-                raise EmatError(f"the result of {name} would be {path}, which is for all photos; rename the photo")
+                raise EmatError(
+                    "same-output-name",
+                    f"the result of {name} would be {path}, which is for all photos; rename the photo",
+                )
             other = self._paths.setdefault(path, name)
             if other != name:
-                raise EmatError(f"{other} and {name} would both be written to {path}; rename one of the photos")
+                raise EmatError(
+                    "same-output-name", f"{other} and {name} would both be written to {path}; rename one of the photos"
+                )
 
     def _result_paths(self, name: str) -> list[str]:
         return [writer.result_path(name) for writer in self._writers]
@@ -226,22 +277,31 @@ class ResultWriter:
         for table in self._tables:
             with whole_file(table.path) as unfinished, unfinished.open("w", encoding="utf-8", newline="") as file:
                 writer = csv.writer(file)
-                writer.writerow(table.header)
-                writer.writerows(self.rows(table.key))
+                writer.writerow(csv_cells(table.header))
+                writer.writerows(map(csv_cells, self.rows(table.key)))
 
     def _refuse_foreign(self, name: str, label_map: LabelMap, photo: Pixels | None) -> None:
         if label_map.ndim != 2 or 0 in label_map.shape or label_map.dtype.kind not in "ui":
-            raise EmatError(f"the label map of {name} must be (H, W) class indices, not {label_map.shape}")
+            raise EmatError(
+                "mask-shape", f"the label map of {name} must be (H, W) class indices, not {label_map.shape}"
+            )
         highest = int(np.where(label_map == VOID, 0, label_map).max())
         if highest > len(self.classes):
-            raise EmatError(f"the label map of {name} has class {highest}, but there are {len(self.classes)} classes")
+            raise EmatError(
+                "unknown-class",
+                f"the label map of {name} has class {highest}, but there are {len(self.classes)} classes",
+            )
         for writer in self._writers:
             if writer.needs_photo and photo is None:
-                raise EmatError(f"the format {writer.format} shows the photos, but {name} is missing; add the photos")
+                raise EmatError(
+                    "no-such-photo",
+                    f"the format {writer.format} shows the photos, but {name} is missing; add the photos",
+                )
         if photo is not None and photo.shape[:2] != label_map.shape:
             raise EmatError(
+                "mask-size",
                 f"the mask of {name} is {_size(label_map)} but its photo is {_size(photo)}; "
-                "save the mask at the photo's size"
+                "save the mask at the photo's size",
             )
 
     def __enter__(self) -> ResultWriter:
@@ -256,12 +316,29 @@ class ResultWriter:
             self.leave()
 
 
-def _last_records(journal: Journal, times: Counter[str]) -> Iterator[dict[str, Any]]:
+def _last_records(journal: Journal, times: Counter[str], kept: set[str]) -> Iterator[dict[str, Any]]:
     left = Counter(times)
     for record in journal.records():
         left[record["name"]] -= 1
-        if left[record["name"]] == 0:
+        if left[record["name"]] == 0 and record["name"] in kept:
             yield record
+
+
+def csv_cells(row: Iterable[object]) -> list[str]:
+    """Return the cells of a CSV file; one that a spreadsheet would run as a formula begins with an apostrophe.
+
+    >>> csv_cells(["=cmd()", "cat", -0.5])
+    ["'=cmd()", 'cat', '-0.5']
+    """
+    return [f"'{text}" if _is_formula(text) else text for text in map(str, row)]
+
+
+def _is_formula(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return text[:1] in FORMULAS and text != "-"
+    return False
 
 
 def _size(pixels: NDArray[Any]) -> str:
@@ -294,9 +371,10 @@ class PixelSize:
     def read(cls, text: str) -> PixelSize:
         """Read a number and a unit; EmatError if it is neither."""
         found = SIZE.fullmatch(text.strip())
-        if found is None or float(found[1]) == 0:
+        if found is None or not SMALLEST_SIDE <= float(found[1]) <= LARGEST_SIDE:
             raise EmatError(
-                f"--pixel-size is {text!r}; give a number and a unit of nm, um, mm, cm, m or km, as in 0.32um"
+                "unclear-option",
+                f"--pixel-size is {text!r}; give a number and a unit of nm, um, mm, cm, m or km, as in 0.32um",
             )
         return cls(float(found[1]), found[2].replace("µ", "u").replace("μ", "u"))
 
@@ -311,20 +389,22 @@ class ObjectTable:
 
     Args:
         pixel_size: The side of a pixel, for a column of areas in real units.
+        frames: Whether some photos are frames of videos, for a column with their numbers.
     """
 
     key = "objects"
 
-    def __init__(self, pixel_size: PixelSize | None) -> None:
-        self._pixel_size = pixel_size
-        self.header = [*COLUMNS, *([pixel_size.column] if pixel_size else [])]
+    def __init__(self, pixel_size: PixelSize | None, frames: bool = False) -> None:
+        self._pixel_size, self._frames = pixel_size, frames
+        self.header = [*COLUMNS, *([pixel_size.column] if pixel_size else []), *(["frame"] if frames else [])]
 
-    def rows(self, photo: str, objects: Mapping[str, Sequence[ObjectRow]]) -> list[list[str]]:
+    def rows(self, photo: str, objects: Mapping[str, Sequence[ObjectRow]], frame: int | None = None) -> list[list[str]]:
         """Return a row for each object of one photo.
 
         Args:
             photo: The photo's name.
             objects: The objects of each class, by the class's name.
+            frame: The number of the frame, if the photo is one of a video.
         """
         found = []
         for name, measured in objects.items():
@@ -332,5 +412,6 @@ class ObjectTable:
                 numbers = [str(number) for number in (row.id, row.area, *row.box)]
                 centre = [f"{coordinate:.2f}" for coordinate in row.centroid]
                 real = [f"{row.area * self._pixel_size.side**2:.6g}"] if self._pixel_size else []
-                found.append([photo, name, *numbers, *centre, f"{row.score:.4f}", *real])
+                last = [] if not self._frames else ["" if frame is None else str(frame)]
+                found.append([photo, name, *numbers, *centre, f"{row.score:.4f}", *real, *last])
         return found

@@ -15,6 +15,7 @@ from emat.formats.regions import Region
 Counts: TypeAlias = NDArray[np.int64]
 
 BITS, SIGN, MORE, FIRST_CHARACTER = 5, 0x10, 0x20, 48
+LARGEST_SUM = 2**62  # of the numbers in a packed string, far from where int64 wraps
 
 
 def counts_of_mask(mask: NDArray[np.bool_]) -> Counts:
@@ -30,10 +31,11 @@ def counts_of_mask(mask: NDArray[np.bool_]) -> Counts:
     return np.diff(bounds)
 
 
-def counts_of_region(region: Region, size: tuple[int, int]) -> Counts:
-    """Return the run lengths of a region in a photo of `size` (H, W), computed from its outline."""
+def counts_of_regions(regions: Sequence[Region], size: tuple[int, int]) -> Counts:
+    """Return the run lengths of regions in a photo of `size` (H, W), computed from their outlines."""
     height, width = size
-    edges = [np.stack([ring, np.roll(ring, -1, axis=0)], axis=1) for ring in (region.outer, *region.holes)]
+    rings = [ring for region in regions for ring in (region.outer, *region.holes)]
+    edges = [np.stack([ring, np.roll(ring, -1, axis=0)], axis=1) for ring in rings]
     ends = np.concatenate(edges)  # (edges, 2, 2) of start and end, x and y
     level = ends[ends[:, 0, 1] == ends[:, 1, 1]]
     left, right = level[:, :, 0].min(axis=1), level[:, :, 0].max(axis=1)
@@ -51,19 +53,23 @@ def mask_of_region(region: Region) -> NDArray[np.bool_]:
     left, top, width, height = region.box
     shift = np.array([left, top])
     moved = Region(region.outer - shift, tuple(hole - shift for hole in region.holes))
-    return mask_of_counts(counts_of_region(moved, (height, width)), (height, width))
+    return mask_of_counts(counts_of_regions([moved], (height, width)), (height, width))
 
 
 def mask_of_counts(counts: Sequence[int] | Counts, size: tuple[int, int]) -> NDArray[np.bool_]:
     """Return the mask (H, W) bool that has these run lengths.
 
     Raises:
-        ValueError: The sum of the run lengths is not the number of pixels of `size` (H, W).
+        ValueError: A run length is not a whole number of at least 0, or their sum is not the number of pixels of `size`
+            (H, W).
     """
     height, width = size
-    runs = np.asarray(counts, np.int64)
-    if runs.ndim != 1 or runs.min(initial=0) < 0 or runs.sum() != height * width:
-        raise ValueError("its run lengths do not fill the photo")
+    values = counts.tolist() if isinstance(counts, np.ndarray) else counts
+    # Python's integers have no largest value. A sum of int64 could wrap to the number of pixels, and `np.repeat` would
+    # then write beyond its result.
+    if any(type(value) is not int or value < 0 for value in values) or sum(values) != height * width:
+        raise ValueError("its run lengths are not whole numbers that fill the photo")
+    runs = np.array(values, np.int64)
     inside = np.arange(len(runs)) % 2 == 1
     return np.repeat(inside, runs).reshape((height, width), order="F")
 
@@ -115,6 +121,8 @@ def unpack(text: str | bytes) -> Counts:
     values = np.add.reduceat((codes & 0x1F) << (BITS * position), begins)
     negative = (codes[last] & SIGN) != 0
     values = values - np.where(negative, np.int64(1) << (BITS * digits), 0)
+    if int(np.abs(values).max()) * len(values) > LARGEST_SUM:
+        raise ValueError("its packed run lengths have a number that is too large")
     values[1::2] = np.cumsum(values[1::2])
     values[2::2] = np.cumsum(values[2::2])
     return values

@@ -21,15 +21,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emat.errors import EmatError
-from emat.files import without_suffix, write_text
+from emat.files import without_suffix
 from emat.formats.class_names import BACKGROUND_NAMES, IGNORED_NAMES
 from emat.formats.drawing import LabelMap
-from emat.formats.regions import Region, trace_classes
+from emat.formats.regions import Region, trace_objects
 from emat.formats.results import ResultTable, ResultWriter
-from emat.images import VOID, Pixels, write_indexed_png
+from emat.images import PHOTO_SUFFIXES, VOID, Pixels, write_indexed_png
+from emat.outputs import refuse_overwriting, write_text
 
 SHAPES = ("masks", "polygons")
-FILE_SUFFIXES = (".json", ".jsonl", ".png", ".jpg", ".jpeg", ".txt", ".yaml", ".zip")
+FILE_SUFFIXES = (*PHOTO_SUFFIXES, ".json", ".jsonl", ".csv", ".txt", ".yaml", ".zip", ".emat", ".onnx", ".safetensors")
 
 WRITERS = {
     "png": "emat.formats.writing:PngWriter",
@@ -59,9 +60,11 @@ class WriteOptions:
 
     def __post_init__(self) -> None:
         if self.shapes is not None and self.shapes not in SHAPES:
-            raise EmatError(f"shapes must be {' or '.join(SHAPES)}, not {self.shapes!r}")
+            raise EmatError("unknown-choice", f"shapes must be {' or '.join(SHAPES)}, not {self.shapes!r}")
         if not 0 <= self.tolerance < float("inf"):
-            raise EmatError(f"the tolerance must be a number of pixels of at least 0, not {self.tolerance}")
+            raise EmatError(
+                "bad-number", f"the tolerance must be a number of pixels of at least 0, not {self.tolerance}"
+            )
 
 
 class Writer(ABC):
@@ -77,6 +80,7 @@ class Writer(ABC):
     """
 
     format: ClassVar[str]
+    files: ClassVar[tuple[str, ...]] = ()  # those that are for all photos, relative to `out`
     needs_photo: ClassVar[bool] = False  # whether `write` needs the pixels of the photo
 
     def __init__(self, out: Path, classes: Sequence[str], options: WriteOptions) -> None:
@@ -104,9 +108,9 @@ class Writer(ABC):
     def _finish(self) -> None:  # noqa: B027
         """Write what depends on all photos."""
 
-    def _regions(self, label_map: LabelMap) -> Iterator[tuple[int, Region]]:
-        """Give the regions of the photo that is being written, separated by single objects if these are known."""
-        return trace_classes(label_map, self._objects)
+    def _traced(self, label_map: LabelMap) -> Iterator[tuple[int, list[Region]]]:
+        """Give the class index and the regions of every object of the photo that is being written."""
+        return trace_objects(label_map, self._objects)
 
     def _records(self) -> Iterator[dict[str, Any]]:
         """Give the name of each photo with what `_write` returned for it, in order."""
@@ -115,15 +119,22 @@ class Writer(ABC):
     def _is_there(self, path: str) -> bool:
         return (self.out / path).is_file()
 
+    def _refuse_overwriting(self, name: str) -> None:
+        refuse_overwriting(self.out / self.result_path(name))
+
 
 class PngWriter(Writer):
     """Writes `masks/<name>.png` with VOC's palette, and `classes.txt`. `open_dataset` reads this layout."""
 
     format = "png"
+    files = ("classes.txt",)
 
     def __init__(self, out: Path, classes: Sequence[str], options: WriteOptions) -> None:
         if len(classes) >= VOID:
-            raise EmatError(f"an indexed PNG holds up to {VOID - 1} classes, not {len(classes)}; write coco instead")
+            raise EmatError(
+                "too-many-classes",
+                f"an indexed PNG holds up to {VOID - 1} classes, not {len(classes)}; write coco instead",
+            )
         super().__init__(out, classes, options)
 
     def result_path(self, name: str) -> str:
@@ -157,9 +168,9 @@ def read_formats(text: str, further: Sequence[str] = ()) -> tuple[str, ...]:
     allowed = (*WRITERS, *further)
     for name in formats:
         if name not in allowed:
-            raise EmatError(f"there is no format {name!r}; the formats are {', '.join(allowed)}")
+            raise EmatError("unknown-choice", f"there is no format {name!r}; the formats are {', '.join(allowed)}")
     if len(set(formats)) != len(formats):
-        raise EmatError(f"--format {text} has a format twice; give each once")
+        raise EmatError("given-twice", f"--format {text} has a format twice; give each once")
     return formats
 
 
@@ -202,14 +213,19 @@ def open_writer(
 
 def _refuse_unusable(out: Path, classes: tuple[str, ...]) -> None:
     if out.is_file() or (not out.exists() and out.suffix.lower() in FILE_SUFFIXES):
-        raise EmatError(f"{out} is the name of a file; give a folder for the results")
+        raise EmatError("not-a-folder", f"{out} is the name of a file; give a folder for the results")
     if not classes:
-        raise EmatError("there are no classes to write; name at least one")
+        raise EmatError("no-classes", "there are no classes to write; name at least one")
     for name in classes:
         if not name.strip() or name != name.strip() or not name.isprintable():
-            raise EmatError(f"the class name {name!r} cannot be written; use letters, digits and single spaces")
+            raise EmatError(
+                "bad-class-name", f"the class name {name!r} cannot be written; use letters, digits and single spaces"
+            )
         if name.lower() in (*BACKGROUND_NAMES, *IGNORED_NAMES):
-            raise EmatError(f"the class name {name!r} means background or void in annotation files; rename it")
+            raise EmatError(
+                "reserved-class-name",
+                f"the class name {name!r} means background or void in annotation files; rename it",
+            )
     if len(set(classes)) != len(classes):
         twice = next(name for name in classes if classes.count(name) > 1)
-        raise EmatError(f"the class {twice!r} is given twice; rename one of them")
+        raise EmatError("given-twice", f"the class {twice!r} is given twice; rename one of them")

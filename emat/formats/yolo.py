@@ -9,12 +9,13 @@ import numpy as np
 import yaml
 
 from emat.errors import EmatError
-from emat.files import read_text, without_suffix, write_text
-from emat.formats.class_names import VOID_NAME, number_classes, read_class_names, without_repeats
+from emat.files import is_number, read_text, without_suffix
+from emat.formats.class_names import VOID_NAME, number_classes, read_class_names, tidy_name, without_repeats
 from emat.formats.drawing import Drawing, DrawnObject, LabelMap
 from emat.formats.regions import outline
 from emat.formats.writing import WriteOptions, Writer
 from emat.images import Pixels
+from emat.outputs import write_text
 
 NUMBERS_OF_A_BOX = 4
 FEWEST_NUMBERS = 6
@@ -34,10 +35,7 @@ def read_yolo(path: Path, photo: str, size: tuple[int, int], classes: Sequence[s
     """
     height, width = size
     named = [name for name in classes if name != VOID_NAME]
-    try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines() if path.exists() else []
-    except (OSError, UnicodeDecodeError) as error:
-        raise EmatError(f"{path} cannot be read as text ({error}); export it again") from None
+    lines = read_text(path).splitlines() if path.exists() else []
     objects = [
         _object(line, f"{path}, line {number}", size, named)
         for number, line in enumerate(lines, start=1)
@@ -51,15 +49,19 @@ def _object(line: str, where: str, size: tuple[int, int], classes: Sequence[str]
         first, *rest = line.split()
         number, fractions = int(first), [float(word) for word in rest]
     except ValueError:
-        raise EmatError(f"{where}: {line[:60]!r} is not a class number and fractions") from None
+        raise EmatError("bad-annotation", f"{where}: {line[:60]!r} is not a class number and fractions") from None
     if len(fractions) == NUMBERS_OF_A_BOX:
-        raise EmatError(f"{where} is a box instead of an outline; export the labels for segmentation")
+        raise EmatError("bad-outline", f"{where} is a box instead of an outline; export the labels for segmentation")
     if len(fractions) < FEWEST_NUMBERS or len(fractions) % 2:
-        raise EmatError(f"{where} has {len(fractions)} coordinates; an outline has at least three x y pairs")
+        raise EmatError(
+            "bad-outline", f"{where} has {len(fractions)} coordinates; an outline has at least three x y pairs"
+        )
     if not all(-1 <= fraction <= 2 for fraction in fractions):
-        raise EmatError(f"{where} has coordinates beyond the photo; they are fractions from 0 to 1, not pixels")
+        raise EmatError(
+            "bad-outline", f"{where} has coordinates beyond the photo; they are fractions from 0 to 1, not pixels"
+        )
     if not 0 <= number < len(classes):
-        raise EmatError(f"{where} has class {number}, but there are classes 0 to {len(classes) - 1}")
+        raise EmatError("unknown-class", f"{where} has class {number}, but there are classes 0 to {len(classes) - 1}")
     scale = (size[1], size[0])  # x by the width, y by the height
     outline = [fraction * scale[i % 2] for i, fraction in enumerate(fractions)]
     return DrawnObject(classes[number], [outline])
@@ -73,10 +75,11 @@ class YoloWriter(Writer):
     """
 
     format = "yolo"
+    files = ("data.yaml",)
 
     def __init__(self, out: Path, classes: Sequence[str], options: WriteOptions) -> None:
         if options.shapes == "masks":
-            raise EmatError("YOLO files can only have polygons; write coco or labelme for masks")
+            raise EmatError("unknown-choice", "YOLO files can only have polygons; write coco or labelme for masks")
         super().__init__(out, classes, options)
 
     def result_path(self, name: str) -> str:
@@ -93,7 +96,7 @@ class YoloWriter(Writer):
         number_of = dict(self._named())
         size = np.array([label_map.shape[1], label_map.shape[0]])
         lines = []
-        for index, region in self._regions(label_map):
+        for index, region in ((index, each) for index, regions in self._traced(label_map) for each in regions):
             fractions = outline(region, self.options.tolerance) / size
             words = (f"{fraction:.6f}".rstrip("0").rstrip(".") for fraction in fractions.ravel().tolist())
             lines.append(f"{number_of[self.classes[index - 1]]} {' '.join(words)}\n")
@@ -119,11 +122,13 @@ def read_yolo_names(path: Path) -> tuple[str, ...]:
         names = _names_in(yaml.compose(text, Loader=yaml.SafeLoader))
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         reason = " ".join(str(error).split())[:120]
-        raise EmatError(f"{path} is not YAML ({reason}); correct it or export it again") from None
+        raise EmatError("bad-syntax", f"{path} is not YAML ({reason}); correct it or export it again") from None
     except EmatError as error:
-        raise EmatError(f"{path}: {error}") from None
+        raise EmatError(error.code, f"{path}: {error}") from None
     if not names:
-        raise EmatError(f"{path} has no class list; it needs names: [cat, dog], or one name on each line below names:")
+        raise EmatError(
+            "no-classes", f"{path} has no class list; it needs names: [cat, dog], or one name on each line below names:"
+        )
     return number_classes(without_repeats(names, str(path)))
 
 
@@ -133,27 +138,31 @@ def _names_in(document: Any) -> list[str]:
         return []
     found = [value for key, value in document.value if key.value == "names"]
     if len(found) > 1:
-        raise EmatError("names is there twice; remove one of them")
+        raise EmatError("given-twice", "names is there twice; remove one of them")
     if not found:
         return []
     if isinstance(found[0], yaml.SequenceNode):
         return [_text(item) for item in found[0].value]
     if not isinstance(found[0], yaml.MappingNode):
-        raise EmatError("names must be a list of names or a mapping from numbers to names")
+        raise EmatError("bad-annotation", "names must be a list of names or a mapping from numbers to names")
     numbered: dict[int, str] = {}
     for key, value in found[0].value:
         number = _text(key)
-        if not number.isdecimal():
-            raise EmatError(f"names has the key {number!r}, which is not a class number")
+        if not is_number(number):
+            raise EmatError("class-numbers", f"names has the key {number!r}, which is not a class number")
         if int(number) in numbered:
-            raise EmatError(f"names has class {number} twice: {numbered[int(number)]!r} and {_text(value)!r}")
+            raise EmatError(
+                "given-twice", f"names has class {number} twice: {numbered[int(number)]!r} and {_text(value)!r}"
+            )
         numbered[int(number)] = _text(value)
     if sorted(numbered) != list(range(len(numbered))):
-        raise EmatError(f"names has the class numbers {sorted(numbered)[:9]}; they must be 0, 1, 2 without gaps")
+        raise EmatError(
+            "class-numbers", f"names has the class numbers {sorted(numbered)[:9]}; they must be 0, 1, 2 without gaps"
+        )
     return [numbered[number] for number in range(len(numbered))]
 
 
 def _text(node: Any) -> str:
     if not isinstance(node, yaml.ScalarNode):
-        raise EmatError("names must hold plain text")
-    return str(node.value).strip()
+        raise EmatError("bad-class-name", "names must hold plain text")
+    return tidy_name(str(node.value))

@@ -17,7 +17,16 @@ from emat.images.masks import (
     write_indexed_png,
 )
 from emat.images.object_masks import ObjectMask, read_object, read_object_mask, read_one_class_mask
-from emat.images.photos import Reading, Stretch, photo_size, read_photo, resize_photo, to_pixels
+from emat.images.photos import (
+    Reading,
+    Stretch,
+    photo_size,
+    read_channels,
+    read_photo,
+    read_values,
+    resize_photo,
+    to_pixels,
+)
 from emat.images.sources import (
     MASK_SUFFIXES,
     MAX_PIXELS,
@@ -42,11 +51,13 @@ __all__ = [
     "Stretch",
     "describe",
     "photo_size",
+    "read_channels",
     "read_mask",
     "read_object",
     "read_object_mask",
     "read_one_class_mask",
     "read_photo",
+    "read_values",
     "resize_map",
     "resize_mask",
     "resize_photo",

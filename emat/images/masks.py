@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from emat.errors import EmatError
-from emat.files import whole_file
 from emat.images.photos import PREMULTIPLIED
 from emat.images.sources import MASK_FORMATS, MAX_PIXELS, Pixels, Source, describe, load_image
+from emat.outputs import whole_file
 
 VOID = 255
 ROWS_AT_A_TIME = 64  # of a PNG that is written band by band
@@ -58,7 +58,10 @@ def read_mask(source: Source, *, name: str | None = None, max_pixels: int = MAX_
     image = image.convert(PREMULTIPLIED[image.mode]) if image.mode in PREMULTIPLIED else image
     if image.mode in ("RGBA", "LA"):
         if np.asarray(image.getchannel("A")).min() < 255:
-            raise EmatError(f"{name} is partly transparent, which a mask must not be; save it without an alpha channel")
+            raise EmatError(
+                "mask-colours",
+                f"{name} is partly transparent, which a mask must not be; save it without an alpha channel",
+            )
         image = image.convert(image.mode[:-1])
     if image.mode == "RGB":
         return _indices_of_colours(np.asarray(image), name)
@@ -68,7 +71,9 @@ def read_mask(source: Source, *, name: str | None = None, max_pixels: int = MAX_
         return np.array(image)
     if image.mode.startswith("I"):
         return mask_from_array(np.array(image), name)
-    raise EmatError(f"{name} has colour mode {image.mode}; save the mask as an indexed or greyscale PNG")
+    raise EmatError(
+        "mask-colours", f"{name} has colour mode {image.mode}; save the mask as an indexed or greyscale PNG"
+    )
 
 
 def resize_mask(mask: Pixels, size: tuple[int, int]) -> Pixels:
@@ -144,10 +149,13 @@ class IndexedPngStream:
 def mask_from_array(array: NDArray[np.generic], name: str = "the mask array") -> Pixels:
     """Return an array (H, W) of class indices as uint8; EmatError if it holds anything else."""
     if array.ndim != 2 or 0 in array.shape or array.dtype.kind not in "bui":
-        raise EmatError(f"{name} must be (H, W) whole numbers, not {array.shape} {array.dtype}")
+        raise EmatError("mask-shape", f"{name} must be (H, W) whole numbers, not {array.shape} {array.dtype}")
     lowest, highest = int(array.min()), int(array.max())
     if lowest < 0 or highest > 255:
-        raise EmatError(f"{name} holds values from {lowest} to {highest}; class indices are 0 to 254, and void is 255")
+        raise EmatError(
+            "mask-values",
+            f"{name} holds values from {lowest} to {highest}; class indices are 0 to 254, and void is 255",
+        )
     return array.astype(np.uint8)
 
 
@@ -161,8 +169,9 @@ def _indices_of_colours(colours: Pixels, name: str) -> Pixels:
         return colours[..., 0].copy()
     stranger = next(int(colour) for colour in found if int(colour) not in known)
     raise EmatError(
+        "mask-colours",
         f"{name} is an RGB image with the colour #{stranger:06x}, which PASCAL VOC's palette does not have; "
-        "save the mask as an indexed or greyscale PNG whose values are class indices"
+        "save the mask as an indexed or greyscale PNG whose values are class indices",
     )
 
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from emat.errors import EmatError
+from emat.files import is_file
 from emat.images.masks import VOC_PALETTE, VOID, is_grey
 from emat.images.photos import DEEPEST, PREMULTIPLIED, Stretch, to_rgb
 from emat.images.sources import (
@@ -41,7 +42,7 @@ SMOOTH = 0.3  # share of grey pixels that may equal both neighbours if edges are
 LEAST_FLAT = 0.5  # share of pixels that equal both neighbours: numbered regions have more, photos have fewer
 SHOWN = 6  # values named in an error
 SAME_HUE = 0.35  # how far the colours of one object may be apart after compression, as a share of their brightness
-CHOICE = re.compile(r"(?:#[0-9a-fA-F]{6}|\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)")
+CHOICE = re.compile(r"(?:#[0-9a-fA-F]{6}|\d{1,9}(?:-\d{1,9})?(?:,\d{1,9}(?:-\d{1,9})?)*)", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,10 @@ class Choice:
     def read(cls, text: str) -> "Choice":
         """Read `1`, `1,3`, `1-40` or `#ff0000`; EmatError if it is none of them."""
         if not CHOICE.fullmatch(text):
-            raise EmatError(f"{text!r} does not choose values of a mask; write 1, or 1,3, or 1-40, or a colour #ff0000")
+            raise EmatError(
+                "unclear-option",
+                f"{text!r} does not choose values of a mask; write 1, or 1,3, or 1-40, or a colour #ff0000",
+            )
         if text.startswith("#"):
             return cls(colour=(int(text[1:3], 16), int(text[3:5], 16), int(text[5:7], 16)))
         found: list[int] = []
@@ -75,7 +79,7 @@ class Choice:
             first, _, last = part.partition("-")
             low, high = int(first), int(last or first)
             if not 0 <= low <= high <= 65535:
-                raise EmatError(f"{part!r} does not choose values of a mask, which are 0 to 65535")
+                raise EmatError("bad-number", f"{part!r} does not choose values of a mask, which are 0 to 65535")
             found += range(low, high + 1)
         return cls(tuple(found))
 
@@ -84,7 +88,7 @@ def split_choice(path: Path | str) -> tuple[Path, Choice | None]:
     """Separate a path such as `mask.png:1` into the file and the choice; None if the path names a file itself."""
     text = str(path)
     file, colon, chosen = text.rpartition(":")
-    if not colon or not CHOICE.fullmatch(chosen) or Path(text).exists() or not Path(file).exists():
+    if not colon or not CHOICE.fullmatch(chosen) or is_file(Path(text)) or not is_file(Path(file)):
         return Path(path), None
     return Path(file), Choice.read(chosen)
 
@@ -117,13 +121,13 @@ def read_object(
     name = name or describe(source)
     if isinstance(source, np.ndarray):
         if source.ndim != 2 or 0 in source.shape or source.dtype.kind not in "bui":
-            raise EmatError(f"{name} must be (H, W) whole numbers, not {source.shape} {source.dtype}")
+            raise EmatError("mask-shape", f"{name} must be (H, W) whole numbers, not {source.shape} {source.dtype}")
         return _from_numbers(source, name, choice, plain=True)
     image = load_image(source, formats, max_pixels, name)
     image = image.convert(PREMULTIPLIED[image.mode]) if image.mode in PREMULTIPLIED else image
     lossy = image.format in LOSSY_FORMATS
     if image.mode == "F":
-        raise EmatError(f"{name} holds fractions; save the mask as an indexed or greyscale PNG")
+        raise EmatError("mask-values", f"{name} holds fractions; save the mask as an indexed or greyscale PNG")
     if image.mode == "P" and not image.has_transparency_data:
         return _from_palette(image, name, choice)
     if image.mode in ("1", "L") or image.mode.startswith("I"):
@@ -156,7 +160,7 @@ def _from_numbers(
     if values.dtype.kind == "b":
         return _certain(values.astype(bool))
     if values.min() < 0:
-        raise EmatError(f"{name} holds the value {values.min()}; values of a mask are 0 or more")
+        raise EmatError("mask-values", f"{name} holds the value {values.min()}; values of a mask are 0 or more")
     found, times = np.unique(values, return_counts=True)
     if choice is not None:
         return _chosen(values, found, choice, name)
@@ -244,11 +248,13 @@ def _cut_lossy(values: NDArray[Any], name: str) -> Mask:
 def _chosen(values: NDArray[Any], found: NDArray[Any], choice: Choice, name: str) -> ObjectMask:
     if choice.colour is not None:
         if len(set(choice.colour)) != 1:
-            raise EmatError(f"{name} has no colours, only the values {_listed(found)}; choose one of them")
+            raise EmatError(
+                "no-such-value", f"{name} has no colours, only the values {_listed(found)}; choose one of them"
+            )
         choice = Choice((choice.colour[0],))
     inside = np.isin(values, choice.values)
     if not inside.any():
-        raise EmatError(f"{name} has none of the values that were chosen; it has {_listed(found)}")
+        raise EmatError("no-such-value", f"{name} has none of the values that were chosen; it has {_listed(found)}")
     is_void = found[-1] == VOID and VOID not in choice.values
     return ObjectMask(inside, values == VOID if is_void else np.zeros(values.shape, bool))
 
@@ -280,10 +286,14 @@ def _from_colours(colours: Pixels, name: str, choice: Choice | None, lossy: bool
     """Find the one colour beside black, and VOC's void; refuse several."""
     if choice is not None:
         if choice.colour is None:
-            raise EmatError(f"{name} is in colours; choose one of them, as in mask.png:{_colours(colours)[0]}")
+            raise EmatError(
+                "ambiguous-mask", f"{name} is in colours; choose one of them, as in mask.png:{_colours(colours)[0]}"
+            )
         inside = (colours == np.array(choice.colour, np.uint8)).all(axis=2)
         if not inside.any():
-            raise EmatError(f"{name} has no pixel of that colour; it has {', '.join(_colours(colours))}")
+            raise EmatError(
+                "no-such-value", f"{name} has no pixel of that colour; it has {', '.join(_colours(colours))}"
+            )
         return _certain(inside)
     black = np.asarray(~colours.any(axis=2))
     kinds = np.unique(colours[~black].reshape(-1, 3), axis=0)  # (colours, 3)
@@ -297,8 +307,9 @@ def _from_colours(colours: Pixels, name: str, choice: Choice | None, lossy: bool
             return ObjectMask(~black & ~void, void)
     shown = _colours(colours)
     raise EmatError(
+        "ambiguous-mask",
         f"{name} has several colours ({', '.join(shown)}), of which any may be the object; choose one, as in "
-        f"--mask cat=mask.png:{shown[0]}, or give a data set of indexed masks"
+        f"--mask cat=mask.png:{shown[0]}, or give a data set of indexed masks",
     )
 
 
@@ -328,8 +339,9 @@ def _certain(inside: Mask) -> ObjectMask:
 
 def _unclear(found: NDArray[Any], name: str, why: str) -> EmatError:
     return EmatError(
+        "ambiguous-mask",
         f"{name} has the values {_listed(found)} {why}, so it is not clear which are the object; choose them, as in "
-        f"--mask cat=mask.png:{int(found[-1])}, or give a data set of indexed masks"
+        f"--mask cat=mask.png:{int(found[-1])}, or give a data set of indexed masks",
     )
 
 

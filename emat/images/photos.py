@@ -9,7 +9,7 @@ black. So the values of each photo are stretched between two of its percentiles,
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,14 +22,17 @@ from emat.errors import EmatError
 from emat.images.sources import (
     MAX_PIXELS,
     PHOTO_FORMATS,
+    TIFF_SUFFIXES,
     Pixels,
     Source,
     describe,
+    identify,
     load_image,
     open_image,
     orientation,
     too_large,
 )
+from emat.images.videos import VIDEO_SUFFIXES
 from emat.progress import tell_once
 
 TURNS = {
@@ -41,6 +44,15 @@ TURNS = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
+ARRAY_TURNS: dict[int, Callable[[NDArray[Any]], NDArray[Any]]] = {  # the same for arrays (H, W, C)
+    2: lambda values: values[:, ::-1],
+    3: lambda values: values[::-1, ::-1],
+    4: lambda values: values[::-1],
+    5: lambda values: values.swapaxes(0, 1),
+    6: lambda values: np.rot90(values, -1),
+    7: lambda values: values[::-1, ::-1].swapaxes(0, 1),
+    8: lambda values: np.rot90(values),
+}
 PREMULTIPLIED = {"La": "LA", "RGBa": "RGBA"}
 # Of 16 bits a channel, Pillow keeps only the high byte. If it is told the other byte order, it keeps the low byte.
 NATIVE, FOREIGN = ("L", "B") if sys.byteorder == "little" else ("B", "L")
@@ -49,9 +61,13 @@ OTHER_BYTE = {
     for mode in ("RGB", "RGBA", "RGBX")
     for order, other in (("B", "L"), ("L", "B"), ("N", FOREIGN))
 }
+DESCRIPTION_TAG = 270  # of TIFF: what OME and ImageJ write their metadata to
 BITS_TAG = 258  # of TIFF: bits per sample
 SAMPLE_FORMAT_TAG, UNSIGNED, SIGNED = 339, 1, 2  # of TIFF: what the bits of a sample are
 
+BILINEAR = Image.Resampling.BILINEAR
+FEWEST_FURTHER = 4  # channels that follow the colours; of up to three, the colours show everything
+PROJECTIONS = ("none", "max", "mean")
 KINDS = ("none", "percentile", "min-max")
 PERCENTILES = (0.1, 99.9)
 SAMPLE = 4_000_000  # values from which percentiles are estimated
@@ -90,7 +106,8 @@ class Stretch:
             limits = np.nan, np.nan
         if not comma or not np.isfinite(limits).all() or limits[0] >= limits[1]:
             raise EmatError(
-                f"--stretch is {text!r}; it must be {', '.join(KINDS)}, or two values LOW,HIGH as in 100,4000"
+                "unknown-choice",
+                f"--stretch is {text!r}; it must be {', '.join(KINDS)}, or two values LOW,HIGH as in 100,4000",
             )
         return cls("range", *limits)
 
@@ -117,8 +134,9 @@ class Stretch:
         if self.kind == "none":
             if values.dtype.kind == "f" or lowest < 0 or highest > DEEPEST:
                 raise EmatError(
+                    "unknown-range",
                     f"its values reach from {lowest:.4g} to {highest:.4g}, whose black and white are not known; "
-                    "give them with --stretch LOW,HIGH"
+                    "give them with --stretch LOW,HIGH",
                 )
             return 0.0, float(DEEPEST)
         if self.kind == "min-max":
@@ -146,23 +164,29 @@ class Reading:
     Attributes:
         stretch: How more than 8 bits become 8.
         max_pixels: The largest size that is accepted.
+        channels: Of photos with channels, those to take, by name or number; all of them if none is given.
+        project: What becomes of depths: "none", or the "max" or "mean" of them.
 
     Raises:
-        EmatError: The limit is not positive.
+        EmatError: The limit is not positive, or there is no such projection.
     """
 
     stretch: Stretch = field(default_factory=Stretch)
     max_pixels: int = MAX_PIXELS
+    channels: tuple[str, ...] = ()
+    project: str = "none"
 
     def __post_init__(self) -> None:
         if self.max_pixels < 1:
-            raise EmatError(f"--max-pixels is {self.max_pixels}; it must be at least 1")
+            raise EmatError("bad-number", f"--max-pixels is {self.max_pixels}; it must be at least 1")
+        if self.project not in PROJECTIONS:
+            raise EmatError("unknown-choice", f"--project is {self.project!r}; it must be {', '.join(PROJECTIONS)}")
 
 
-USUAL = Reading()
+DEFAULT_READING = Reading()
 
 
-def read_photo(source: Source, *, name: str | None = None, reading: Reading = USUAL) -> Pixels:
+def read_photo(source: Source, *, name: str | None = None, reading: Reading = DEFAULT_READING) -> Pixels:
     """Read a photo.
 
     Args:
@@ -184,10 +208,77 @@ def read_photo(source: Source, *, name: str | None = None, reading: Reading = US
             return _photo_from_array(source, reading, name)
         return _photo_from_file(source, reading, name)
     except (ValueError, OSError, MemoryError) as error:
-        raise EmatError(f"{name} cannot be converted to RGB ({error}); save it as PNG") from None
+        raise EmatError("not-an-image", f"{name} cannot be converted to RGB ({error}); save it as PNG") from None
 
 
-def photo_size(source: Path | str | bytes, *, name: str | None = None, reading: Reading = USUAL) -> tuple[int, int]:
+def read_channels(source: Source, *, name: str | None = None, reading: Reading = DEFAULT_READING) -> Pixels:
+    """Read a photo with everything that a pixel learner can see.
+
+    Args:
+        source: As in `read_photo`.
+        name: What to call the photo in errors.
+        reading: How it is read; it may choose channels.
+
+    Returns:
+        The photo (H, W, 3) as `read_photo` gives it. If more than three channels are taken, they follow it, each
+        stretched by its own values: (H, W, 3 + channels).
+
+    Raises:
+        EmatError: As `read_photo`.
+    """
+    if isinstance(source, np.ndarray) and has_channels(source):
+        return source.astype(np.uint8, copy=False)
+    if isinstance(source, (str, Path)) and _may_be_stack(source):
+        from emat.images.stacks import open_stack, read_stack  # they build on this module
+
+        if open_stack(Path(source), reading) is not None:
+            return read_stack(Path(source), reading)
+    return read_photo(source, name=name, reading=reading)
+
+
+def has_channels(photo: NDArray[Any]) -> bool:
+    """Whether an array is what `read_channels` gives for a photo of more than three channels."""
+    return photo.ndim == 3 and photo.dtype == np.uint8 and photo.shape[2] >= 3 + FEWEST_FURTHER
+
+
+def read_values(path: Path, *, reading: Reading = DEFAULT_READING) -> NDArray[Any] | None:
+    """Read the values of a photo as they are stored, without a stretch.
+
+    Args:
+        path: The file.
+        reading: How photos are read.
+
+    Returns:
+        The values (H, W, C), turned as the photo is; None for a photo of 8 bits, whose values `read_photo` gives.
+
+    Raises:
+        EmatError: As `read_photo`.
+    """
+    name = str(path)
+    with open_image(path, PHOTO_FORMATS, reading.max_pixels, name) as closed:
+        raw = _unpacking(closed)
+        if raw not in OTHER_BYTE and closed.mode in ("RGB", "RGBA", "CMYK") and _is_deep(closed, raw):
+            from emat.images.slides import Slide  # it builds on this module
+
+            with Slide(path, reading) as slide:
+                return slide.values()
+    image = load_image(path, PHOTO_FORMATS, reading.max_pixels, name)
+    turn = orientation(image)
+    if raw in OTHER_BYTE:
+        values = np.asarray(image).astype(np.uint16) << 8 | np.asarray(_low_bytes(path, OTHER_BYTE[raw], reading, name))
+    elif (misread := _misread_values(image)) is not None:
+        values = misread
+    elif image.mode == "F" or image.mode.startswith("I"):
+        values = np.asarray(image)
+    else:
+        return None
+    values = values if values.ndim == 3 else values[..., None]
+    return np.ascontiguousarray(ARRAY_TURNS[turn](values) if turn in ARRAY_TURNS else values)
+
+
+def photo_size(
+    source: Path | str | bytes, *, name: str | None = None, reading: Reading = DEFAULT_READING
+) -> tuple[int, int]:
     """Return the height and width of a photo as `read_photo` gives it, from the header of its file.
 
     Args:
@@ -207,9 +298,12 @@ def photo_size(source: Path | str | bytes, *, name: str | None = None, reading: 
 
 
 def resize_photo(photo: Pixels, size: tuple[int, int]) -> Pixels:
-    """Resize a photo (H, W, 3) to `size` (h, w), bilinearly with Pillow's antialiasing."""
+    """Resize a photo (H, W, 3), or one with further channels, to `size` (h, w), bilinearly with antialiasing."""
     height, width = size
-    return np.array(Image.fromarray(photo).resize((width, height), Image.Resampling.BILINEAR))
+    if photo.shape[2] != 3:
+        single = [photo[..., index] for index in range(photo.shape[2])]
+        return np.stack([np.array(Image.fromarray(one).resize((width, height), BILINEAR)) for one in single], axis=2)
+    return np.array(Image.fromarray(photo).resize((width, height), BILINEAR))
 
 
 def to_pixels(photo: Pixels, size: tuple[int, int], mean: Sequence[float], std: Sequence[float]) -> NDArray[np.float32]:
@@ -234,6 +328,11 @@ def to_rgb(image: Image.Image, stretch: Stretch, on: str = "white") -> Image.Ima
 def _photo_from_file(source: Any, reading: Reading, name: str) -> Pixels:
     stretch = reading.stretch
     raw, deep = "", False
+    if isinstance(source, (str, Path)) and _may_be_stack(source):
+        from emat.images.stacks import open_stack, read_stack  # they build on this module
+
+        if open_stack(Path(source), reading) is not None:
+            return read_stack(Path(source), reading)[..., :3]
     if isinstance(source, (str, Path, bytes)):
         with open_image(source, PHOTO_FORMATS, reading.max_pixels, name) as closed:
             raw = _unpacking(closed)
@@ -250,14 +349,31 @@ def _photo_from_file(source: Any, reading: Reading, name: str) -> Pixels:
     try:
         upright = to_rgb(image, stretch)
     except EmatError as error:  # values that cannot be stretched
-        raise EmatError(f"{name}: {error}") from None
+        raise EmatError(error.code, f"{name}: {error}") from None
     return np.array(upright.transpose(turn) if turn is not None else upright)
+
+
+def _may_be_stack(path: Path | str) -> bool:
+    """Whether a file may have channels; of a TIFF, a first look at its beginning says so."""
+    file = Path(path)
+    if file.suffix.lower() in (".zarr", *VIDEO_SUFFIXES):
+        return True
+    if file.suffix.lower() not in TIFF_SUFFIXES or not file.is_file():
+        return False
+    try:
+        with identify(file, ("TIFF",), str(path))[0] as image:
+            text = str(getattr(image, "tag_v2", {}).get(DESCRIPTION_TAG, ""))
+    except EmatError:  # whoever reads it says what is wrong
+        return False
+    return "<OME" in text or text.startswith("ImageJ=")
 
 
 def _from_tifffile(source: Path | str | bytes, file_format: str | None, reading: Reading, name: str) -> Pixels:
     """Read a TIFF of 16 bits a channel in a form that Pillow cuts to 8 bits, such as one plane for each channel."""
     if file_format != "TIFF" or isinstance(source, bytes):
-        raise EmatError(f"{name} has 16 bits a channel in a form that is not read; save it as a 16-bit RGB PNG")
+        raise EmatError(
+            "not-an-image", f"{name} has 16 bits a channel in a form that is not read; save it as a 16-bit RGB PNG"
+        )
     from emat.images.slides import Slide  # it builds on this module
 
     with Slide(Path(source), reading) as slide:
@@ -271,7 +387,9 @@ def _low_bytes(source: Path | str | bytes, raw: str, reading: Reading, name: str
     try:
         image.load()
     except Exception as error:
-        raise EmatError(f"{name} is damaged ({error}); fetch or save it again, or leave it out") from None
+        raise EmatError(
+            "damaged-file", f"{name} is damaged ({error}); fetch or save it again, or leave it out"
+        ) from None
     return image
 
 
@@ -312,20 +430,26 @@ def _is_deep(image: Image.Image, raw: str) -> bool:
 
 def _photo_from_array(array: NDArray[Any], reading: Reading, name: str) -> Pixels:
     if array.dtype.kind != "f" and (array.dtype.kind != "u" or array.dtype.itemsize > 2):
-        raise EmatError(f"a photo array must be uint8, uint16 or fractions, not {array.dtype}; convert it first")
+        raise EmatError(
+            "photo-array", f"a photo array must be uint8, uint16 or fractions, not {array.dtype}; convert it first"
+        )
     if array.ndim not in (2, 3) or 0 in array.shape:
-        raise EmatError(f"a photo array must be (H, W, 3) or (H, W), not {array.shape}")
+        raise EmatError("photo-array", f"a photo array must be (H, W, 3) or (H, W), not {array.shape}")
+    if has_channels(array):
+        array = array[..., :3]
     if array.ndim == 3 and array.shape[2] not in (3, 4):
-        raise EmatError(f"a photo array must have 3 or 4 channels in its last axis, not the shape {array.shape}")
+        raise EmatError(
+            "photo-array", f"a photo array must have 3 or 4 channels in its last axis, not the shape {array.shape}"
+        )
     if array.shape[0] * array.shape[1] > reading.max_pixels:
-        raise EmatError(too_large(name, reading.max_pixels, (array.shape[1], array.shape[0])))
+        raise EmatError("photo-too-large", too_large(name, reading.max_pixels, (array.shape[1], array.shape[0])))
     if array.dtype != np.uint8:
         if array.ndim == 3 and array.shape[2] == 4:
-            raise EmatError("a photo array with an opacity must be uint8; leave the fourth channel out")
+            raise EmatError("photo-array", "a photo array with an opacity must be uint8; leave the fourth channel out")
         try:
             array = reading.stretch.apply(array)
         except EmatError as error:
-            raise EmatError(f"{name}: {error}") from None
+            raise EmatError(error.code, f"{name}: {error}") from None
     return np.array(to_rgb(Image.fromarray(array), reading.stretch))
 
 

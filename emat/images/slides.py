@@ -1,6 +1,6 @@
 """Windows of TIFF files that are too large for the memory, such as whole slides of a microscope.
 
-Only the tiles or strips that a window touches are decoded. This needs tifffile (`pip install "emat[science]"`), because
+Only the tiles or strips that a window touches are decoded. This needs tifffile (the extra `science`), because
 Pillow decodes a page as a whole.
 """
 
@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from emat.errors import EmatError
-from emat.images.photos import USUAL, Reading, scaled, to_rgb
+from emat.errors import EmatError, needs_extra
+from emat.images.photos import DEFAULT_READING, Reading, scaled, to_rgb
 from emat.images.sources import Pixels, pages, refuse_missing, split_page
 
 LARGEST_PIECE = 1 << 28  # bytes of one decoded tile or strip
@@ -32,12 +32,12 @@ class Slide:
         EmatError: tifffile is missing, or the file is damaged or of a kind that is not read.
     """
 
-    def __init__(self, path: Path, reading: Reading = USUAL) -> None:
+    def __init__(self, path: Path, reading: Reading = DEFAULT_READING) -> None:
         self._name = str(path)
         file, page = split_page(path)
         refuse_missing(file)
         if page is None and len(pages(file, self._name)) > 1:
-            raise EmatError(f"{path} is a stack of pages; name one of them as in '{path}[1]'")
+            raise EmatError("several-pages", f"{path} is a stack of pages; name one of them as in '{path}[1]'")
         tifffile = _tifffile()
         try:
             self._file = tifffile.TiffFile(file)
@@ -71,13 +71,29 @@ class Slide:
         """Return the whole page as a photo (H, W, 3)."""
         return self.read(0, 0, *self.size)
 
+    @property
+    def is_deep(self) -> bool:
+        """Whether its values have more than 8 bits, of which a photo shows 8."""
+        return self._limits is not None
+
+    def values(self, top: int = 0, left: int = 0, height: int | None = None, width: int | None = None) -> NDArray[Any]:
+        """Return the values of a window as they are stored, (height, width, samples); by default of the whole page.
+
+        Raises:
+            EmatError: The file is damaged there.
+        """
+        try:
+            return self._values(top, left, height or self.size[0], width or self.size[1])
+        except Exception as error:
+            raise self._damaged(error) from None
+
     def _photo(self, values: NDArray[Any]) -> Pixels:
         colours = values[..., :3] if values.shape[2] > 2 else values[..., 0]
         if self._limits is not None:
             colours = scaled(colours, *self._limits)
         if self._page.photometric == MIN_IS_WHITE:
             colours = 255 - colours
-        return np.array(to_rgb(Image.fromarray(np.ascontiguousarray(colours)), USUAL.stretch))
+        return np.array(to_rgb(Image.fromarray(np.ascontiguousarray(colours)), DEFAULT_READING.stretch))
 
     def _values(self, top: int, left: int, height: int, width: int) -> NDArray[Any]:
         samples = int(self._page.samplesperpixel)
@@ -131,16 +147,23 @@ class Slide:
     def _check(self) -> None:
         page = self._page
         if page.dtype is None or np.dtype(page.dtype).kind not in "uif" or page.samplesperpixel not in (1, 2, 3, 4):
-            raise EmatError(f"{self._name} has {page.samplesperpixel} channels of {page.dtype}, which are not a photo")
+            raise EmatError(
+                "not-an-image",
+                f"{self._name} has {page.samplesperpixel} channels of {page.dtype}, which are not a photo",
+            )
         if page.imagedepth != 1 or page.photometric == 3:
-            raise EmatError(f"{self._name} is a volume or has a palette; save it as grey or RGB")
+            raise EmatError("not-an-image", f"{self._name} is a volume or has a palette; save it as grey or RGB")
         rows, columns = self._piece_size()
         if not page.is_memmappable and rows * columns * page.samplesperpixel * page.dtype.itemsize > LARGEST_PIECE:
-            raise EmatError(f"{self._name} is stored in pieces that are too large; save it as a tiled TIFF")
+            raise EmatError(
+                "photo-too-large", f"{self._name} is stored in pieces that are too large; save it as a tiled TIFF"
+            )
 
     def _damaged(self, error: Exception) -> EmatError:
         reason = " ".join(str(error).split())[:120] or type(error).__name__
-        return EmatError(f"{self._name} cannot be read as a TIFF ({reason}); save it again or leave it out")
+        return EmatError(
+            "damaged-file", f"{self._name} cannot be read as a TIFF ({reason}); save it again or leave it out"
+        )
 
     def __enter__(self) -> "Slide":
         return self
@@ -160,8 +183,6 @@ def _paste(window: NDArray[Any], piece: NDArray[Any], corner: tuple[int, int], c
 
 
 def _tifffile() -> ModuleType:
-    try:
+    with needs_extra("a window of a TIFF", "science"):
         import tifffile
-    except ImportError:
-        raise EmatError('windows of a TIFF need tifffile; install it with: pip install "emat[science]"') from None
     return tifffile

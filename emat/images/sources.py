@@ -8,8 +8,10 @@ import io
 import os
 import re
 import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import TypeAlias
 
@@ -17,18 +19,19 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
-from emat.errors import EmatError
+from emat.errors import EmatError, install_command
 from emat.progress import tell_first
 
 Pixels: TypeAlias = NDArray[np.uint8]
 Source: TypeAlias = "Path | str | bytes | Image.Image | NDArray[np.generic]"
 
 MAX_PIXELS = 89_000_000  # just below the number at which Pillow warns of a decompression bomb
-PHOTO_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF")
+PHOTO_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF", "HEIF")
 MASK_FORMATS = ("PNG", "BMP", "TIFF", "GIF")  # only lossless formats, because the others change class indices
-LOSSY_FORMATS = ("JPEG", "WEBP")
+LOSSY_FORMATS = ("JPEG", "WEBP", "HEIF")
+HEIC_BRANDS = (b"ftypheic", b"ftypheix", b"ftyphevc", b"ftypmif1", b"ftypmsf1", b"ftypheif")  # from the fifth byte on
 ANIMATED_FORMATS = ("GIF", "PNG", "WEBP")
-PHOTO_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif")
+PHOTO_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif", ".heic", ".heif")
 MASK_SUFFIXES = (".png", ".bmp", ".tif", ".tiff", ".gif")
 TIFF_SUFFIXES = (".tif", ".tiff")
 ORIENTATION_TAG = 0x0112
@@ -74,35 +77,46 @@ def open_image(source: Path | str | bytes, formats: tuple[str, ...], max_pixels:
     Raises:
         EmatError: It is missing, not a file, too large, a stack of which no page is named, or of another format.
     """
-    image, page = _identify(source, formats, name)
+    image, page = identify(source, formats, name)
     if image.format == "TIFF":
         _turn_to_page(image, page, name)
     elif image.format in ANIMATED_FORMATS and getattr(image, "n_frames", 1) > 1:
         tell_first("animated", f"{name} is animated; its first frame is taken, as of all animated images")
     if image.width * image.height > max_pixels:
-        raise EmatError(too_large(name, max_pixels, image.size))
+        raise EmatError("photo-too-large", too_large(name, max_pixels, image.size))
     return image
 
 
-def _identify(source: Path | str | bytes, formats: tuple[str, ...], name: str) -> tuple[Image.Image, int | None]:
+def identify(source: Path | str | bytes, formats: tuple[str, ...], name: str) -> tuple[Image.Image, int | None]:
     """Open an image at its first page, and return it with the number of the page that is asked for."""
     page = None
     if not isinstance(source, bytes):
         path, page = split_page(source)
         refuse_missing(path)
         source = path
+    is_heif = "HEIF" in formats and _start(source)[4:12] in HEIC_BRANDS
+    if is_heif:
+        _register_heif(name)
+    allowed = formats
+    formats = ("HEIF",) if is_heif else tuple(each for each in formats if each != "HEIF")  # unknown until registered
+    _silence_pillow()
     try:
         with _any_size():
             image = Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=formats)
     except UnidentifiedImageError:
-        if _starts_as_tiff(source):
+        if _start(source).startswith(TIFF_STARTS):
             raise EmatError(
+                "damaged-file",
                 f"{name} is a damaged TIFF, or one of a kind that is not read, such as 64-bit fractions; save it with "
-                "8 or 16 bits"
+                "8 or 16 bits",
             ) from None
-        raise EmatError(f"{name} is not {_listing(formats)}, or is damaged; {_way_out(formats)}") from None
+        raise EmatError(
+            "not-an-image", f"{name} is not {_listing(allowed)}, or is damaged; {_way_out(allowed)}"
+        ) from None
     except Exception as error:  # Pillow's readers raise many kinds of errors for damaged files
-        raise EmatError(f"{name} cannot be read ({_reason(error)}); save it again or leave it out") from None
+        raise EmatError(
+            "damaged-file", f"{name} cannot be read ({_reason(error)}); save it again or leave it out"
+        ) from None
     return image, page
 
 
@@ -116,15 +130,22 @@ def load_image(
     """
     if isinstance(source, Image.Image):
         if source.width * source.height > max_pixels:
-            raise EmatError(too_large(name, max_pixels, source.size))
+            raise EmatError("photo-too-large", too_large(name, max_pixels, source.size))
         return source
     if not isinstance(source, (str, Path, bytes)):
-        raise EmatError(f"an image must be a path, bytes, a PIL image or an array, not a {type(source).__name__}")
+        raise EmatError(
+            "photo-array", f"an image must be a path, bytes, a PIL image or an array, not a {type(source).__name__}"
+        )
     image = open_image(source, formats, max_pixels, name)
     try:
+        stated = image.size
         image.load()
+        if image.format == "HEIF" and image.size != stated:  # other readers would take the stated size for true
+            raise ValueError(f"it states {stated[0]} x {stated[1]} pixels and has {image.width} x {image.height}")
     except Exception as error:  # as above, for truncated and malicious files
-        raise EmatError(f"{name} is damaged ({_reason(error)}); fetch or save it again, or leave it out") from None
+        raise EmatError(
+            "damaged-file", f"{name} is damaged ({_reason(error)}); fetch or save it again, or leave it out"
+        ) from None
     return image
 
 
@@ -134,17 +155,28 @@ def pages(source: Path | str | bytes, name: str) -> list[int]:
     Raises:
         EmatError: The image is missing or damaged.
     """
-    image, _ = _identify(source, PHOTO_FORMATS, name)
+    image, _ = identify(source, PHOTO_FORMATS, name)
     with image:
         return _whole_pages(image) if image.format == "TIFF" else [1]
 
 
 def orientation(image: Image.Image) -> int:
     """Return the EXIF orientation of an image, 1 to 8."""
+    _silence_pillow()
     try:
-        return int(image.getexif().get(ORIENTATION_TAG, 1))
+        value = int(image.getexif().get(ORIENTATION_TAG, 1))
+        return value if 1 <= value <= 8 else 1  # a viewer ignores every other value
     except Exception:  # the pixels may be good even if the EXIF data are damaged
         return 1
+
+
+def _silence_pillow() -> None:
+    """Keep Pillow's warnings off the terminal: they name tags of EXIF or TIFF data that it leaves out.
+
+    The pixels are as good without these tags, and damage to the pixels is an error. This is said again for every image,
+    because programs and tests set warnings back.
+    """
+    warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")
 
 
 def too_large(name: str, max_pixels: int, size: tuple[int, int]) -> str:
@@ -163,15 +195,19 @@ def refuse_missing(path: Path) -> None:
     """Raise an EmatError unless `path` is a file that is not empty."""
     try:
         if not path.exists():
-            raise EmatError(f"{path} does not exist; check the name and the folder")
+            raise EmatError("no-such-file", f"{path} does not exist; check the name and the folder")
         if path.is_dir():
-            raise EmatError(f"{path} is a folder, not an image")
+            raise EmatError("not-a-file", f"{path} is a folder, not an image")
         if not path.is_file():  # to read a pipe or a device might never end
-            raise EmatError(f"{path} is not a file but a pipe or a device; save the image to a file first")
+            raise EmatError(
+                "not-a-file", f"{path} is not a file but a pipe or a device; save the image to a file first"
+            )
         if path.stat().st_size == 0:
-            raise EmatError(f"{path} is empty (0 bytes); fetch or save it again, or leave it out")
+            raise EmatError("empty-file", f"{path} is empty (0 bytes); fetch or save it again, or leave it out")
     except (OSError, ValueError) as error:  # for example a name that is too long, or has a zero byte
-        raise EmatError(f"{str(path)[:80]!r} cannot be read ({_reason(error)}); check the name") from None
+        raise EmatError(
+            "cannot-read", f"{str(path)[:80]!r} cannot be read ({_reason(error)}); check the name"
+        ) from None
 
 
 @contextmanager
@@ -190,8 +226,9 @@ def _turn_to_page(image: Image.Image, page: int | None, name: str) -> None:
     if page is None:
         if len(_whole_pages(image, stop_at=2)) > 1:
             raise EmatError(
+                "several-pages",
                 f"{name} is a stack of {len(_whole_pages(image))} pages; name one of them as in '{name}[1]', "
-                "or predict all of them with --pages all"
+                "or predict all of them with --pages all",
             )
         return
     try:
@@ -201,9 +238,13 @@ def _turn_to_page(image: Image.Image, page: int | None, name: str) -> None:
             image.seek(page - 1)
     except EOFError:
         image.seek(0)
-        raise EmatError(f"{name}: there is no page {page}; the pages are 1 to {_whole_pages(image)[-1]}") from None
+        raise EmatError(
+            "no-such-page", f"{name}: there is no page {page}; the pages are 1 to {_whole_pages(image)[-1]}"
+        ) from None
     except Exception as error:  # a damaged directory of pages
-        raise EmatError(f"{name} cannot be read ({_reason(error)}); save it again or leave it out") from None
+        raise EmatError(
+            "damaged-file", f"{name} cannot be read ({_reason(error)}); save it again or leave it out"
+        ) from None
 
 
 def _whole_pages(image: Image.Image, stop_at: int = MOST_PAGES) -> list[int]:
@@ -233,14 +274,29 @@ def _is_smaller_copy(size: tuple[int, int], first: tuple[int, int]) -> bool:
     return width < full_width and height < full_height and off_by <= full_width + full_height
 
 
-def _starts_as_tiff(source: Path | str | bytes) -> bool:
+def _start(source: Path | str | bytes) -> bytes:
+    """The first bytes of a file; none if it cannot be read."""
     if isinstance(source, bytes):
-        return source.startswith(TIFF_STARTS)
+        return source[:12]
     try:
         with open(source, "rb") as file:
-            return file.read(4).startswith(TIFF_STARTS)
+            return file.read(12)
     except OSError:
-        return False
+        return b""
+
+
+@cache
+def _register_heif(name: str) -> None:
+    """Teach Pillow the photos of phones."""
+    try:
+        import pillow_heif
+    except ImportError:
+        raise EmatError(
+            "missing-package",
+            f"{name} is a HEIC photo, which needs pillow-heif; install it with: {install_command('heic')}, or save the "
+            "photo as JPEG",
+        ) from None
+    pillow_heif.register_heif_opener()
 
 
 def _listing(formats: tuple[str, ...]) -> str:
@@ -252,4 +308,5 @@ def _way_out(formats: tuple[str, ...]) -> str:
 
 
 def _reason(error: Exception) -> str:
-    return str(error).strip().rstrip(".") or type(error).__name__
+    words = getattr(error, "strerror", None) or str(error)  # an OSError also repeats the name, however long it is
+    return str(words).strip().rstrip(".") or type(error).__name__

@@ -11,8 +11,9 @@ from pathlib import Path
 import numpy as np
 
 from emat.datasets.dataset import Dataset
-from emat.datasets.folder import NOTHING
+from emat.datasets.folders import NOTHING
 from emat.errors import EmatError
+from emat.formats.class_names import tidy_name
 from emat.images import VOID
 from emat.inference.example import Example
 from emat.inference.photos import PhotoFile, find_photos
@@ -28,9 +29,11 @@ def wanted_classes(dataset: Dataset, only: str | None) -> tuple[str, ...]:
     """
     if only is None:
         return dataset.classes
-    names = tuple(dict.fromkeys(name.strip() for name in only.split(",")))
+    names = tuple(dict.fromkeys(tidy_name(name) for name in only.split(",")))
     if unknown := sorted(set(names) - set(dataset.classes)):
-        raise EmatError(f"{dataset.root} has no class {unknown[0]!r}; its classes are {', '.join(dataset.classes)}")
+        raise EmatError(
+            "unknown-class", f"{dataset.root} has no class {unknown[0]!r}; its classes are {', '.join(dataset.classes)}"
+        )
     return names
 
 
@@ -58,8 +61,9 @@ def examples_of(
         values = np.unique(label_map).tolist()
         if unknown := [value for value in values if value > len(dataset.classes) and value != VOID]:
             raise EmatError(
+                "unknown-class",
                 f"the mask of {name} has the value {unknown[0]}, but there are {len(dataset.classes)} classes; "
-                "name the others too, or correct the mask"
+                "name the others too, or correct the mask",
             )
         shown = {c: 1 + index for index, c in enumerate(dataset.classes) if 1 + index in values and 1 + index != VOID}
         chosen = [c for c in shown if c in wanted and (shots is None or taken[c] < shots)]

@@ -1,7 +1,7 @@
 """Examples that a user gives: a photo and a mask of each class in it, in any of the usual forms."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 from emat.errors import EmatError
+from emat.formats.class_names import tidy_name
 from emat.formats.drawing import FEWEST_NUMBERS, Drawing, DrawnObject, Polygon, RunLengths, checked
-from emat.images import VOID as UNKNOWN
-from emat.images import ObjectMask, Pixels, Reading, Source, describe, read_object, read_photo
+from emat.images import VOID, ObjectMask, Pixels, Reading, Source, describe, read_channels, read_object
 
 Mask: TypeAlias = NDArray[np.bool_]  # (H, W)
 Box: TypeAlias = "tuple[float, float, float, float]"  # left, top, right, bottom in pixels
@@ -45,7 +45,9 @@ class Scribble:
             if not _is_number(self.width) or not 0 < self.width <= max(size):
                 raise ValueError(f"its width is {self.width!r}")
         except (ValueError, TypeError, ArithmeticError) as error:
-            raise EmatError(f"a scribble cannot be drawn: {error}; give points (x, y) in pixels") from None
+            raise EmatError(
+                "bad-outline", f"a scribble cannot be drawn: {error}; give points (x, y) in pixels"
+            ) from None
         image = Image.new("1", (width, height))
         draw = ImageDraw.Draw(image)
         for stroke in strokes:
@@ -108,23 +110,42 @@ class Example:
     undecided: Sequence[str] = ()
 
     def __post_init__(self) -> None:
+        # The types of what was given.
         if not isinstance(self.masks, Mapping):
             raise EmatError(
+                "bad-example",
                 f"the masks of the example {self.title} are a {type(self.masks).__name__}; give masks such as "
-                "{'cat': 'cat_mask.png'}, or {} for a photo without any of the classes"
+                "{'cat': 'cat_mask.png'}, or {} for a photo without any of the classes",
             )
         for what, classes in (("absent", self.absent), ("undecided", self.undecided)):
             if isinstance(classes, str):
-                raise EmatError(f"{what} is a list of classes, as in {what}=[{classes!r}]")
+                raise EmatError("bad-example", f"{what} is a list of classes, as in {what}=[{classes!r}]")
         for name in (*self.masks, *self.absent, *self.undecided):
-            if not isinstance(name, str) or not name.strip():
-                raise EmatError(f"the example {self.title} has the class name {name!r}; a name is text, not empty")
+            if not isinstance(name, str) or not name.strip() or not name.strip().isprintable():
+                raise EmatError(
+                    "bad-class-name", f"the example {self.title} has the class name {name!r}; a name is text, not empty"
+                )
+        # Names are compared without spaces at their ends.
+        masks = {tidy_name(name): mask for name, mask in self.masks.items()}
+        if len(masks) < len(self.masks):
+            raise EmatError(
+                "given-twice", f"the example {self.title} has two masks of one class, whose names differ in spaces"
+            )
+        object.__setattr__(self, "masks", masks)
+        object.__setattr__(self, "absent", tuple(map(tidy_name, self.absent)))
+        object.__setattr__(self, "undecided", tuple(map(tidy_name, self.undecided)))
+        # Contradictions.
         if both := [name for name in self.absent if name in self.masks]:
-            raise EmatError(f"the example {self.title} has a mask of {both[0]!r} and says that it is absent")
+            raise EmatError(
+                "bad-example", f"the example {self.title} has a mask of {both[0]!r} and says that it is absent"
+            )
         if both := [name for name in self.undecided if name in self.masks or name in self.absent]:
-            raise EmatError(f"the example {self.title} says what is known of {both[0]!r} and that it is undecided")
+            raise EmatError(
+                "bad-example",
+                f"the example {self.title} calls {both[0]!r} undecided, and says where it is or that it is absent",
+            )
         if self.sparse and not self.masks:
-            raise EmatError(f"the sparse example {self.title} has nothing painted; give it strokes")
+            raise EmatError("empty-mask", f"the sparse example {self.title} has nothing painted; give it strokes")
 
     @property
     def title(self) -> str:
@@ -139,24 +160,32 @@ class Example:
         Args:
             reading: How the photo is read.
         """
-        photo = read_photo(self.photo, name=self.name, reading=reading or Reading())
+        photo = read_channels(self.photo, name=self.name, reading=reading or Reading())
         height, width = photo.shape[:2]
+        # Pixels that are undecided for all classes: those of `void`, and those that a mask file marks.
         void = np.zeros((height, width), bool)
         if self.void is not None:
             undecided = read_mask_source(self.void, (height, width), self._what("void"))
             void |= self._sized(undecided.inside | undecided.void, "void", photo)
         masks = {}
         for name, source in self.masks.items():
-            found = read_mask_source(source, (height, width), self._what(name))
-            masks[name] = self._sized(found.inside, name, photo)
-            void |= self._sized(found.void, name, photo)
+            shown_mask = read_mask_source(source, (height, width), self._what(name))
+            masks[name] = self._sized(shown_mask.inside, name, photo)
+            void |= self._sized(shown_mask.void, name, photo)
             if not masks[name].any():
-                raise EmatError(f"{self._what(name)} is all background; mark the {name} or leave the mask out")
+                raise EmatError(
+                    "empty-mask", f"{self._what(name)} is all background; mark the {name} or leave the mask out"
+                )
         if void.all():
-            raise EmatError(f"every pixel of the example {self.title} is undecided; it shows nothing, so leave it out")
+            raise EmatError(
+                "empty-mask", f"every pixel of the example {self.title} is undecided; it shows nothing, so leave it out"
+            )
+        # Undecided pixels show nothing, so something of each class must be left without them.
         masks = {name: mask & ~void for name, mask in masks.items()}
         if hidden := [name for name, mask in masks.items() if not mask.any()]:
-            raise EmatError(f"{self._what(hidden[0])} lies in undecided pixels alone; mark some of it or leave it out")
+            raise EmatError(
+                "empty-mask", f"{self._what(hidden[0])} lies in undecided pixels alone; mark some of it or leave it out"
+            )
         background = masks.pop(BACKGROUND, None) if self.sparse else None
         return MaskedPhoto(photo, masks, void, background, tuple(self.absent), self.sparse, tuple(self.undecided))
 
@@ -167,8 +196,9 @@ class Example:
         height, width = photo.shape[:2]
         if mask.shape != (height, width):
             raise EmatError(
+                "mask-size",
                 f"{self._what(name)} is {mask.shape[1]} x {mask.shape[0]} pixels but its photo is {width} x {height}; "
-                "save the mask at the photo's size"
+                "save the mask at the photo's size",
             )
         return mask
 
@@ -177,13 +207,22 @@ class Example:
 class MaskedPhoto:
     """An example's pixels."""
 
-    photo: Pixels  # (H, W, 3)
+    photo: Pixels  # (H, W, 3), or with further channels
     masks: Mapping[str, Mask]
     void: Mask  # undecided pixels
     background: Mask | None = None  # of a sparse example: pixels that are none of the classes
     absent: tuple[str, ...] = ()
     sparse: bool = False
     undecided: tuple[str, ...] = ()  # classes of which nothing is known
+
+    def with_overlap(self, order: "Sequence[str]") -> "MaskedPhoto":
+        """Return the same photo, on which the mask of each class of `order` has those of the classes before it too."""
+        masks = dict(self.masks)
+        for number, name in enumerate(order):
+            above = [masks[other] for other in order[:number] if other in masks]
+            if name in masks and above:
+                masks[name] = np.logical_or.reduce([masks[name], *above])
+        return replace(self, masks=masks) if order else self
 
     def known(self) -> "tuple[dict[str, NDArray[np.uint8]], NDArray[np.uint8]]":
         """What is known of every pixel: 1 = the class, 0 = not the class, 255 = unknown.
@@ -194,16 +233,16 @@ class MaskedPhoto:
         painted = np.zeros(self.void.shape, bool)
         for mask in (*self.masks.values(), *([] if self.background is None else [self.background])):
             painted |= mask
-        other = np.where(self.void, UNKNOWN, 0).astype(np.uint8)
+        other = np.where(self.void, VOID, 0).astype(np.uint8)
         if self.sparse:
-            other[~painted] = UNKNOWN
+            other[~painted] = VOID
         known = {name: np.where(mask, 1, other).astype(np.uint8) for name, mask in self.masks.items()}
         for name in self.absent:
-            known[name] = np.where(self.void, UNKNOWN, 0).astype(np.uint8)
+            known[name] = np.where(self.void, VOID, 0).astype(np.uint8)
         for name in self.undecided:
-            known[name] = np.full_like(other, UNKNOWN)
+            known[name] = np.full_like(other, VOID)
         if self.absent and not self.masks:
-            other = np.full_like(other, UNKNOWN)  # nothing was said of other classes
+            other = np.full_like(other, VOID)  # nothing was said of other classes
         return known, other
 
 
@@ -211,7 +250,7 @@ def read_mask_source(source: MaskSource, size: tuple[int, int], what: str) -> Ob
     """Read a mask for a photo of `size` (H, W), and the pixels that it leaves undecided; errors call it `what`."""
     if isinstance(source, (str, Path, bytes, Image.Image, np.ndarray)):
         if isinstance(source, np.ndarray) and source.dtype.kind == "f":
-            raise EmatError(f"{what} is an array of {source.dtype}; make it bool, as in array > 0.5")
+            raise EmatError("mask-values", f"{what} is an array of {source.dtype}; make it bool, as in array > 0.5")
         path = describe(source) if isinstance(source, (str, Path)) else None
         return read_object(source, name=path or what)
     drawn = _drawn(source, size, what)
@@ -224,15 +263,18 @@ def _drawn(source: MaskSource, size: tuple[int, int], what: str) -> Mask:
         try:
             drawn = source.mask(size)
         except EmatError as error:
-            raise EmatError(f"{what}: {error}") from None
+            raise EmatError(error.code, f"{what}: {error}") from None
         if not drawn.any() and len(source.points) + len(source.strokes):
-            raise EmatError(f"{what} lies outside of its photo of {size[1]} x {size[0]} pixels; check its points")
+            raise EmatError(
+                "bad-outline", f"{what} lies outside of its photo of {size[1]} x {size[0]} pixels; check its points"
+            )
         return drawn
     if isinstance(source, Mapping):
         return _filled(cast(RunLengths, dict(source)), size, what)
     if not isinstance(source, Sequence):
         raise EmatError(
-            f"{what} is a {type(source).__name__}; give an image, an array, a polygon, run lengths or a box"
+            "bad-outline",
+            f"{what} is a {type(source).__name__}; give an image, an array, a polygon, run lengths or a box",
         )
     if len(source) == BOX_NUMBERS and all(_is_number(value) for value in source):
         return _box(cast(Box, source), size, what)
@@ -243,7 +285,7 @@ def _box(box: Box, size: tuple[int, int], what: str) -> Mask:
     """Every pixel whose centre lies inside the box."""
     left, top, right, bottom = box
     if not (left < right and top < bottom):
-        raise EmatError(f"{what} is the box {tuple(box)}; a box is (left, top, right, bottom) in pixels")
+        raise EmatError("bad-outline", f"{what} is the box {tuple(box)}; a box is (left, top, right, bottom) in pixels")
     height, width = size
     rows, columns = np.arange(height) + 0.5, np.arange(width) + 0.5
     return ((rows >= top) & (rows < bottom))[:, None] & ((columns >= left) & (columns < right))[None]
@@ -253,7 +295,9 @@ def _polygons(source: Sequence[Any], what: str) -> list[Polygon]:
     """One polygon or several, of numbers or of corners, as COCO's flat lists."""
     several = [source] if _is_polygon(source) else list(source)
     if not several or not all(isinstance(one, Sequence) and _is_polygon(one) for one in several):
-        raise EmatError(f"{what} is not a polygon; give [(x, y), (x, y), ...] in pixels, with at least 3 corners")
+        raise EmatError(
+            "bad-outline", f"{what} is not a polygon; give [(x, y), (x, y), ...] in pixels, with at least 3 corners"
+        )
     return [[float(number) for value in one for number in (value if isinstance(value, Sequence) else (value,))]
             for one in several]  # fmt: skip
 
@@ -278,11 +322,13 @@ def _filled(region: list[Polygon] | RunLengths, size: tuple[int, int], what: str
         try:
             height, width = (int(number) for number in region["size"])
         except (KeyError, TypeError, ValueError):
-            raise EmatError(f"{what} has no size; run lengths are {{'size': [H, W], 'counts': ...}}") from None
+            raise EmatError(
+                "bad-outline", f"{what} has no size; run lengths are {{'size': [H, W], 'counts': ...}}"
+            ) from None
     try:
         return Drawing(what, height, width, ()).filled(DrawnObject("region", region))
     except EmatError as error:
-        if "emat[data]" in str(error):
+        if error.code == "missing-package":
             raise
         reason = str(error).rpartition(": ")[2]
-        raise EmatError(f"{what} cannot be drawn ({reason}); check its polygon or run lengths") from None
+        raise EmatError("bad-outline", f"{what} cannot be drawn ({reason}); check its polygon or run lengths") from None

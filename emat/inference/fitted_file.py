@@ -1,15 +1,19 @@
 """A fitted segmenter as one file.
 
-The file is a safetensors file that holds the head and the encodings of every example; its metadata say the rest. A
-method's support encoding is a dataclass whose fields are tensors, tuples of tensors or None, so it is stored as named
-tensors and can be moved between devices.
+The file is a safetensors file that holds the head, the encodings of every example and what they taught; its metadata
+say the rest, decisions included. A method's support encoding is a dataclass whose fields are tensors, tuples of tensors
+or None, so it is stored as named tensors. The method itself says which class that is, so files of methods from other
+packages are read as well, and nothing in a file can lead to any other class.
+
+Format 2 added the decisions. Files of format 1 are read too: whoever loads one decides anew.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from types import NoneType
 from typing import Any, get_args, get_type_hints
@@ -18,56 +22,56 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from emat import __version__
 from emat.errors import EmatError
-from emat.files import refuse_pipe
+from emat.files import open_input
 from emat.images import Stretch
-from emat.inference.known_examples import FittedExample, Thumbnail, WorkingPhoto
-from emat.methods.leave_out import Learnt
+from emat.images.photos import has_channels
+from emat.inference.decisions import Decisions
+from emat.inference.example_set import FittedExample, Thumbnail, WorkingPhoto
+from emat.methods.base import Method, Thresholds
 from emat.methods.panet import FeatureSums
+from emat.methods.persam import PerSAMSupport
 from emat.methods.pfenet import PFENetSupport
-from emat.methods.pixel_features import LARGEST_SIDE, SMALLEST_SIDE
 from emat.methods.prior import SupportWithPrior
 from emat.methods.prototype import Prototypes
 from emat.methods.resnet_base import HyperFeatures
 from emat.methods.trained_head import TrainedHead, head_from
+from emat.methods.training_free import SupportPatches
 from emat.model import SupportEncoding
+from emat.pixel_learner.cross_validation import Learnt
+from emat.pixel_learner.features import LARGEST_SIDE, SMALLEST_SIDE
+from emat.pixel_learner.learner import ENCODER
 from emat.tensor_files import load_safetensors, read_metadata, write_tensors
 
 FORMAT = "emat-segmenter"
-VERSION = 1
+VERSION = 2
+READABLE = ("1", "2")
 HEAD = "head."
 LEARNT = "learnt."
-
-# Encodings by their names in files. A name in a file cannot lead to any other class.
-KINDS: dict[str, type[Any]] = {
-    "correlation": SupportEncoding,
-    "correlation-prior": SupportWithPrior,
-    "prototypes": Prototypes,
-    "sums": FeatureSums,
-    "support": PFENetSupport,
-    "hyper-features": HyperFeatures,
-    "learnt": Learnt,
-}
+VALUE = "value"  # the name of an encoding that is a plain tensor
 
 # The shapes of their tensors: words of letters, or several such words with | between them. A letter that occurs again
 # must stand for the same number, within an encoding and in all encodings of a file; `k` and `l` are free, because every
 # mask keeps another number of tokens.
 MOST_EXAMPLES = 10_000
 FREE = "kl"
-SHAPES: dict[str, dict[str, str]] = {
-    "correlation": {"cells": "PCsd", "kept": "Ckd", "kept_later": "l"},
-    "correlation-prior": {
+SHAPES: dict[type[Any], dict[str, str]] = {
+    SupportEncoding: {"cells": "PCsd", "kept": "Ckd", "kept_later": "l"},
+    SupportWithPrior: {
         "cells": "PCsd",
         "kept": "Ckd",
         "kept_later": "l",
         "foreground": "Bd",
         "background": "Bd",
     },
-    "prototypes": {"foreground": "Cd", "background": "Cd"},
-    "sums": {"foreground": "f", "foreground_count": "", "background": "f", "background_count": ""},
-    "support": {"vector": "v", "high": "uhw"},
-    "hyper-features": {"layers.0": "abxy", "layers.1": "cezw", "layers.2": "ghmn", "mask": "kl"},
-    "learnt": {
+    Prototypes: {"foreground": "Cd", "background": "Cd"},
+    FeatureSums: {"foreground": "f", "foreground_count": "", "background": "f", "background_count": ""},
+    PFENetSupport: {"vector": "v", "high": "uhw"},
+    SupportPatches: {"vectors": "td", "inside": "t", "outside": "t"},
+    PerSAMSupport: {"vectors": "td", "inside": "t", "outside": "t", "target": "g"},
+    HyperFeatures: {"layers.0": "abxy", "layers.1": "cezw", "layers.2": "ghmn", "mask": "kl"},
+    Learnt: {
         "mean": "F",
         "spread": "F",
         "weights": "NF",
@@ -77,37 +81,54 @@ SHAPES: dict[str, dict[str, str]] = {
         "left_out_iou": "QN",
         "presence_right": "N",
         "side": "1",
+        "presence_auroc": "N",
+        "confusion": "NN",
     },
 }
-MAY_BE_UNKNOWN = ("presence", "left_out_iou", "presence_right")  # NaN where nothing was measured
+OF_OTHER_TYPES = ("kept_later", "mask", "side")  # tensors that need not hold fractions
+TYPES = (torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.uint8, torch.bool)
+LARGEST_WEIGHT, LARGEST_VALUE = 1e4, 1e8  # of heads, and of encodings, which may be sums over all pixels of a photo
+LARGEST_COUNT = 1 << 40
+COUNTED = "num_batches_tracked"  # the one whole number that networks keep
+# NaN where nothing was measured
+MAY_BE_UNKNOWN = ("presence", "left_out_iou", "presence_right", "presence_auroc", "confusion")
 
 
 # Encodings as named tensors
 
 
-def kind_of(encoding: Any) -> str:
-    """Return the name of an encoding's class in files; EmatError if it has none."""
-    for kind, form in KINDS.items():
-        if type(encoding) is form:
-            return kind
-    raise EmatError(f"examples that are kept as {type(encoding).__name__} cannot be saved")
+def pack(encoding: Any, form: type[Any]) -> dict[str, Tensor]:
+    """Return the tensors of an encoding by the names of its fields, numbered where a field holds several.
 
+    Args:
+        encoding: What a method's `encode_support` returned, or what was learnt.
+        form: The class that it must have.
 
-def pack(encoding: Any) -> dict[str, Tensor]:
-    """Return the tensors of an encoding by the names of its fields, numbered where a field holds several."""
+    Raises:
+        EmatError: If it has another class.
+    """
+    if not isinstance(encoding, form) or not (form is Tensor or is_dataclass(form)):
+        raise EmatError(
+            "broken-plugin",
+            f"an example is kept as {type(encoding).__name__}, but its method says {form.__name__}; set the method's "
+            "support_type to the dataclass of tensors that encode_support returns",
+        )
+    if isinstance(encoding, Tensor):
+        return {VALUE: encoding.contiguous()}
     tensors: dict[str, Tensor] = {}
     for part in fields(encoding):
         value = getattr(encoding, part.name)
         if isinstance(value, Tensor):
-            tensors[part.name] = value
+            tensors[part.name] = value.contiguous()
         elif value is not None:
-            tensors.update({f"{part.name}.{index}": one for index, one in enumerate(value)})
+            tensors.update({f"{part.name}.{index}": one.contiguous() for index, one in enumerate(value)})
     return tensors
 
 
-def unpack(kind: str, tensors: Mapping[str, Tensor]) -> Any:
+def unpack(form: type[Any], tensors: Mapping[str, Tensor]) -> Any:
     """Make the encoding that `pack` took apart; ValueError if a tensor is missing."""
-    form = KINDS[kind]
+    if form is Tensor:
+        return tensors[VALUE]
     hints = get_type_hints(form)
     values: dict[str, Tensor | tuple[Tensor, ...] | None] = {}
     for part in fields(form):
@@ -123,145 +144,200 @@ def unpack(kind: str, tensors: Mapping[str, Tensor]) -> Any:
     return form(**values)
 
 
-def moved_to(device: torch.device, encoding: Any) -> Any:
-    """Return the same encoding on `device`."""
-    return unpack(kind_of(encoding), {name: value.to(device) for name, value in pack(encoding).items()})
-
-
-def on_device(device: torch.device, example: FittedExample) -> FittedExample:
-    """Return the same example with its encodings on `device`."""
-    moved = {name: moved_to(device, encoding) for name, encoding in example.encodings.items()}
-    return replace(example, encodings=moved)
-
-
 # The file
 
 
 @dataclass(frozen=True)
-class FittedHow:
-    """How a segmenter reads and learns from photos."""
-
-    stretch: Stretch = field(default_factory=Stretch)  # of photos of more than 8 bits
-    fits_size: bool = False  # whether the examples choose the size that is learnt from
-
-
-@dataclass(frozen=True)
-class Fitted:
+class FittedFile:
     """What a file holds."""
 
-    head: TrainedHead
+    method: Method
+    thresholds: Thresholds
     examples: tuple[FittedExample, ...]
-    learnt: Learnt | None = None  # None in files of segmenters that do not learn
+    learnt: Learnt | None = None  # None if the segmenter does not learn
+    decisions: Decisions | None = None  # None in files of format 1
     learns: bool = False
-    stretch: Stretch = field(default_factory=Stretch)
-    fits_size: bool = False
+    stretch: Stretch = field(default_factory=Stretch)  # of photos of more than 8 bits
+    channels: tuple[str, ...] = ()  # that are taken of photos with channels; none: all of them
+    fits_size: bool = False  # whether the examples choose the size that is learnt from
+    encoder: bool = False  # whether the features of MobileSAM's encoder are needed
 
 
 def is_fitted(path: Path) -> bool:
     """Whether the file says that it is a fitted segmenter; a damaged one may still say so."""
-    refuse_pipe(path)
-    with path.open("rb") as file:
+    with open_input(path) as file:
         start = file.read(9)
     return start[8:9] == b"{" and read_metadata(path).get("format") == FORMAT
 
 
-def write_fitted(
-    path: Path,
-    head: TrainedHead,
-    examples: Sequence[FittedExample],
-    thumbnails: bool,
-    learnt: Learnt | None = None,
-    how: FittedHow | None = None,
-) -> None:
+def write_fitted(path: Path, head: TrainedHead, fitted: FittedFile, thumbnails: bool) -> None:
     """Write a fitted segmenter, whole or not at all.
 
     Args:
         path: The file.
         head: The head of the segmenter's method.
-        examples: The examples it was fitted with.
+        fitted: What else it holds.
         thumbnails: Whether to keep small pictures of the examples, and what can be learnt from again.
-        learnt: What the examples taught; None if the segmenter does not learn.
-        how: How photos are read and learnt from.
 
     Raises:
         EmatError: If the file cannot be written, or the method's encodings cannot be stored.
     """
     tensors = {f"{HEAD}{name}": value for name, value in head.tensors.items()}
     listed: list[dict[str, Any]] = []
-    for index, example in enumerate(examples):
+    for index, example in enumerate(fitted.examples):
         small = example.thumbnail if thumbnails else None
-        kinds = [kind_of(encoding) for encoding in example.encodings.values()]
-        listed.append({"name": example.name, "classes": list(example.classes), "encodings": kinds})
+        listed.append({"name": example.name, "classes": list(example.classes)})
         for number, (class_name, encoding) in enumerate(example.encodings.items()):
-            tensors.update({f"example.{index}.{number}.{part}": value for part, value in pack(encoding).items()})
+            start = f"example.{index}.{number}."
+            tensors.update(
+                {f"{start}{part}": value for part, value in pack(encoding, fitted.method.support_type).items()}
+            )
             if small is not None:
-                tensors[f"example.{index}.{number}.thumbnail"] = torch.from_numpy(small.masks[class_name])
+                tensors[f"{start}thumbnail"] = torch.from_numpy(small.masks[class_name])
         if small is not None:
             tensors[f"example.{index}.thumbnail"] = torch.from_numpy(small.photo)
         if thumbnails and example.working is not None:
             tensors.update(_working_tensors(index, example.working))
             listed[-1]["working"] = {"classes": list(example.working.masks), "sparse": example.working.sparse}
+    # Whatever is not a tensor.
     metadata = {"format": FORMAT, "version": str(VERSION), "examples": json.dumps(listed), **head.metadata()}
-    how = how or FittedHow()
-    metadata["stretch"] = str(how.stretch)
-    if learnt is not None:
+    metadata["stretch"] = str(fitted.stretch)
+    metadata["emat"] = __version__
+    if fitted.channels:
+        metadata["channels"] = json.dumps(fitted.channels)
+    if fitted.decisions is not None:
+        metadata["decisions"] = json.dumps(fitted.decisions.to_json())
+    # The pixel learner.
+    if fitted.learnt is not None:
         metadata["learn"] = "yes"
-        metadata["size"] = "fitted" if how.fits_size else "given"
-        tensors.update({f"{LEARNT}{name}": value.contiguous() for name, value in pack(learnt).items()})
+        metadata["size"] = "fitted" if fitted.fits_size else "given"
+        if fitted.encoder:
+            metadata["features"] = ENCODER
+        tensors.update({f"{LEARNT}{name}": value for name, value in pack(fitted.learnt, Learnt).items()})
     write_tensors(path, tensors, metadata)
 
 
-def read_fitted(path: Path) -> Fitted:
+def head_type(fitted: FittedFile) -> type[Any]:
+    """The class of the support encodings of a fitted segmenter."""
+    return fitted.method.support_type
+
+
+def read_fitted(path: Path, device: str | torch.device | None = None) -> FittedFile:
     """Read what `write_fitted` wrote.
+
+    Args:
+        path: The file.
+        device: Where the method and the encodings are put: "cpu", "cuda", "mps" or "auto".
 
     Raises:
         EmatError: If the file is damaged, of another version, or not a fitted segmenter.
     """
     metadata = read_metadata(path)
     if metadata.get("format") != FORMAT:
-        raise EmatError(f"{path} is not a fitted segmenter; write one with `emat fit` or Segmenter.save")
-    if metadata.get("version") != str(VERSION):
         raise EmatError(
-            f"{path} is a fitted segmenter of version {metadata.get('version')}, this emat reads version {VERSION}; "
-            "fit it again or use the emat that wrote it"
+            "wrong-file-kind", f"{path} is not a fitted segmenter; write one with `emat fit` or Segmenter.save"
         )
+    if metadata.get("version") not in READABLE:
+        raise EmatError(
+            "wrong-file-version",
+            f"{path} is a fitted segmenter of version {metadata.get('version')}, this emat reads version {VERSION}; "
+            "fit it again or use the emat that wrote it",
+        )
+    # The head comes first, because the method says of which form the encodings of the examples are.
     tensors = load_safetensors(path)
     weights = {name.removeprefix(HEAD): value for name, value in tensors.items() if name.startswith(HEAD)}
-    try:
-        if not all(bool(torch.isfinite(value).all()) for value in weights.values() if value.is_floating_point()):
-            raise ValueError("its head holds values that are not numbers")
+    with _damage(path):
+        check_head(weights)
         listed = json.loads(metadata["examples"])
         if not isinstance(listed, list) or not 0 < len(listed) <= MOST_EXAMPLES:
             raise ValueError("no examples")
+    head = head_from(weights, metadata, path)
+    method = head.build(device)
+    with _damage(path):
+        # The examples. A letter of `SHAPES` stands for the same length in all of them.
         letters: dict[str, int] = {}
-        examples = tuple(_example(entry, index, tensors, letters) for index, entry in enumerate(listed))
-        own = {name.removeprefix(LEARNT): value for name, value in tensors.items() if name.startswith(LEARNT)}
+        form = method.support_type
+        examples = tuple(_example(entry, index, tensors, letters, form) for index, entry in enumerate(listed))
+        check_same_type(
+            value
+            for kept in examples
+            for encoding in kept.encodings.values()
+            for value in pack(encoding, form).values()
+        )
+        # What the pixel learner learnt, and what was decided, both for the classes of the examples.
+        learnt_tensors = {
+            name.removeprefix(LEARNT): value for name, value in tensors.items() if name.startswith(LEARNT)
+        }
         classes = {name for example in examples for name in example.encodings}
-        check_tensors("learnt", own, {"N": len(classes)})
-        learnt = unpack("learnt", own) if own else None
+        check_tensors(Learnt, learnt_tensors, {"N": len(classes), "Q": len(examples)} if learnt_tensors else {})
+        check_learnt(learnt_tensors)
+        learnt: Learnt | None = unpack(Learnt, learnt_tensors) if learnt_tensors else None
         if learnt is not None and not SMALLEST_SIDE <= learnt.working_side <= LARGEST_SIDE:
             raise ValueError(f"photos of {learnt.working_side} pixels")
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise EmatError(f"{path} is damaged ({type(error).__name__}: {error}); fit it again") from None
+        decisions = Decisions.from_json(json.loads(metadata["decisions"])) if "decisions" in metadata else None
+        if decisions is not None and set(decisions.classes) != classes:
+            raise ValueError("decisions for other classes")
+        stretch = _stretch(metadata.get("stretch", "percentile"))
+        channels = tuple(str(channel) for channel in json.loads(metadata.get("channels", "[]")))
+    check_backbone(
+        (encoding for kept in examples for encoding in kept.encodings.values()), getattr(method, "backbone", None), path
+    )
+    # Everything was checked on the CPU; now it goes where the method is.
+    where = next(method.parameters()).device
+    return FittedFile(
+        method,
+        head.thresholds,
+        tuple(_moved(kept, form, where) for kept in examples),
+        None if learnt is None else unpack(Learnt, {name: value.to(where) for name, value in learnt_tensors.items()}),
+        decisions,
+        metadata.get("learn") == "yes",
+        stretch,
+        channels,
+        metadata.get("size") == "fitted",
+        metadata.get("features") == ENCODER,
+    )
+
+
+def _stretch(text: str) -> Stretch:
     try:
-        stretch = Stretch.read(metadata.get("stretch", "percentile"))
+        return Stretch.read(text)
     except EmatError:
-        raise EmatError(f"{path} is damaged (a stretch of {metadata['stretch'][:40]!r}); fit it again") from None
-    learns, fits_size = metadata.get("learn") == "yes", metadata.get("size") == "fitted"
-    return Fitted(head_from(weights, metadata, path), examples, learnt, learns, stretch, fits_size)
+        raise ValueError(f"a stretch of {text[:40]!r}") from None
+
+
+@contextmanager
+def _damage(path: Path) -> Iterator[None]:
+    """Say that a file is damaged, whatever is wrong with what it holds."""
+    try:
+        yield
+    except EmatError as error:
+        raise EmatError("damaged-file", f"{path} is damaged ({error}); fit it again") from None
+    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
+        raise EmatError("damaged-file", f"{path} is damaged ({type(error).__name__}: {error}); fit it again") from None
+
+
+def _moved(example: FittedExample, form: type[Any], device: torch.device) -> FittedExample:
+    """The same example with its encodings on `device`."""
+    if device.type == "cpu":
+        return example
+    moved = {
+        name: unpack(form, {part: value.to(device) for part, value in pack(encoding, form).items()})
+        for name, encoding in example.encodings.items()
+    }
+    return replace(example, encodings=moved)
 
 
 def _example(
-    entry: Mapping[str, Any], index: int, tensors: Mapping[str, Tensor], letters: dict[str, int]
+    entry: Mapping[str, Any], index: int, tensors: Mapping[str, Tensor], letters: dict[str, int], form: type[Any]
 ) -> FittedExample:
     check_entry(entry)
     classes = [str(name) for name in entry["classes"]]
     encodings = {}
-    for number, (name, kind) in enumerate(zip(classes, entry["encodings"], strict=True)):
+    for number, name in enumerate(classes):
         start = f"example.{index}.{number}."
-        own = {key.removeprefix(start): value for key, value in tensors.items() if key.startswith(start)}
-        check_tensors(kind, own, letters)
-        encodings[name] = unpack(kind, own)
+        example_tensors = {key.removeprefix(start): value for key, value in tensors.items() if key.startswith(start)}
+        check_tensors(form, example_tensors, letters)
+        encodings[name] = unpack(form, example_tensors)
     small = None
     if f"example.{index}.thumbnail" in tensors:
         masks = {name: tensors[f"example.{index}.{number}.thumbnail"].numpy() for number, name in enumerate(classes)}
@@ -293,39 +369,100 @@ def check_entry(entry: Any) -> None:
     """Check what the metadata say of one example; ValueError if that is not what `write_fitted` writes."""
     if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
         raise ValueError("an example without a name")
-    for part in ("classes", "encodings"):
-        if not isinstance(entry.get(part), list) or not all(isinstance(each, str) for each in entry[part]):
-            raise ValueError(f"the {part} of {entry['name'][:40]!r} are not names")
+    if not isinstance(entry.get("classes"), list) or not all(isinstance(text, str) for text in entry["classes"]):
+        raise ValueError(f"the classes of {entry['name'][:40]!r} are not names")
     if len(set(entry["classes"])) != len(entry["classes"]) or not all(name.strip() for name in entry["classes"]):
         raise ValueError(f"the classes of {entry['name'][:40]!r} are empty or there twice")
+    if not all(name.isprintable() for name in entry["classes"]):  # it would reach terminals and files of results
+        raise ValueError(f"a class of {entry['name'][:40]!r} has a character that cannot be shown")
 
 
-def check_tensors(kind: str, tensors: Mapping[str, Tensor], letters: dict[str, int]) -> None:
+def check_tensors(form: type[Any], tensors: Mapping[str, Tensor], letters: dict[str, int]) -> None:
     """Check the tensors of an encoding, or of what was learnt.
 
     Args:
-        kind: A key of `SHAPES`; others are not checked.
+        form: The class of the encoding; the shapes of those that `SHAPES` does not know are not checked.
         tensors: The tensors by their names.
         letters: The number that each letter stands for; what is new is entered.
 
     Raises:
         ValueError: A tensor has another shape or type, or holds something that is not a number.
     """
-    expected = SHAPES.get(kind, {})
+    expected = SHAPES.get(form, {})
     own: dict[str, int] = {}
     for name, value in tensors.items():
         word = expected.get(name)
+        if not name.endswith("thumbnail"):
+            check_numbers(name, value, LARGEST_VALUE, unknown=name in MAY_BE_UNKNOWN)
         if word is None:
             continue
+        if not value.is_floating_point() and name not in OF_OTHER_TYPES:
+            raise ValueError(f"{name} is of {value.dtype}")
         shape = tuple(value.shape)
         fitting = next((each for each in word.split("|") if _fits(shape, each, {**letters, **own})), None)
         if fitting is None:
             raise ValueError(f"{name} has the shape {shape}")
         own.update({each: side for each, side in zip(fitting, shape, strict=True) if not each.isdecimal()})
-        if value.is_floating_point() and name not in MAY_BE_UNKNOWN and not bool(torch.isfinite(value).all()):
-            raise ValueError(f"{name} holds values that are not numbers")
     letters.update({each: side for each, side in own.items() if each not in FREE})
     _check_indices(tensors)
+
+
+def check_numbers(name: str, value: Tensor, largest: float, *, unknown: bool = False) -> None:
+    """Check the type and the values of one tensor.
+
+    Args:
+        name: What it is called, for the error.
+        value: The tensor.
+        largest: The largest value, of either sign; larger ones would overflow on their way to a score.
+        unknown: Whether values may be NaN.
+
+    Raises:
+        ValueError: It is of a type that emat does not write, or a value is not a number or too large.
+    """
+    if value.dtype not in TYPES:
+        raise ValueError(f"{name} is of {value.dtype}")
+    if not value.is_floating_point():
+        if (
+            value.dtype == torch.int64
+            and value.numel()
+            and not 0 <= int(value.min()) <= int(value.max()) <= LARGEST_COUNT
+        ):
+            raise ValueError(f"{name} holds numbers from {int(value.min())} to {int(value.max())}")
+        return
+    known = value[~torch.isnan(value)] if unknown else value
+    if not bool(torch.isfinite(known).all()):
+        raise ValueError(f"{name} holds values that are not numbers")
+    if known.numel() and float(known.abs().max()) > largest:
+        raise ValueError(f"{name} holds the value {float(known.abs().max()):.3g}")
+
+
+def check_head(weights: Mapping[str, Tensor]) -> None:
+    """Check the types and values of a head's weights; their names and shapes are checked when it is built."""
+    for name, value in weights.items():
+        check_numbers(f"{HEAD}{name}", value, LARGEST_WEIGHT)
+        if not value.is_floating_point() and not name.endswith(COUNTED):
+            raise ValueError(f"{HEAD}{name} is of {value.dtype}")
+
+
+def check_same_type(values: Iterable[Tensor]) -> None:
+    """Check that all fractions of all encodings are of one type; others cannot be compared with each other."""
+    types = {value.dtype for value in values if value.is_floating_point()}
+    if len(types) > 1:
+        raise ValueError(f"its examples are of {' and '.join(sorted(map(str, types)))}")
+
+
+def check_learnt(tensors: Mapping[str, Tensor]) -> None:
+    """Check the ranges of what was learnt."""
+    if "spread" in tensors and not bool((tensors["spread"] > 0).all()):
+        raise ValueError("spread is not positive")
+    if "presence" in tensors:
+        unknown = torch.isnan(tensors["presence"])
+        if bool((unknown.any(dim=1) != unknown.all(dim=1)).any()):
+            raise ValueError("presence holds half a rule")
+        share = tensors["presence"][:, 0]
+        if not bool(((share >= 0) & (share <= 1) | unknown[:, 0]).all()):
+            raise ValueError("presence counts more than the whole photo")
+    check_same_type(tensors.values())
 
 
 def _fits(shape: tuple[int, ...], word: str, known: Mapping[str, int]) -> bool:
@@ -351,7 +488,12 @@ def _check_indices(tensors: Mapping[str, Tensor]) -> None:
 
 def check_picture(photo: Any, masks: Mapping[str, Any], what: str) -> None:
     """Check the arrays of a small picture; ValueError if they are not a photo with masks of its size."""
-    if photo.dtype != np.uint8 or photo.ndim != 3 or photo.shape[2] != 3 or 0 in photo.shape:
+    if (
+        photo.dtype != np.uint8
+        or photo.ndim != 3
+        or 0 in photo.shape
+        or (photo.shape[2] != 3 and not has_channels(photo))
+    ):
         raise ValueError(f"the {what} has the shape {photo.shape} of {photo.dtype}")
     for name, mask in masks.items():
         if mask.shape != photo.shape[:2] or mask.dtype not in (np.uint8, np.bool_):
@@ -364,4 +506,4 @@ def check_backbone(encodings: Iterable[Any], backbone: Any, path: object) -> Non
     for encoding in encodings:
         cells = getattr(encoding, "cells", None)
         if None not in expected and cells is not None and (cells.shape[1], cells.shape[3]) != expected:
-            raise EmatError(f"{path} is damaged: its examples do not fit its backbone; fit it again")
+            raise EmatError("damaged-file", f"{path} is damaged: its examples do not fit its backbone; fit it again")

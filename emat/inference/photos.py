@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from emat.errors import EmatError
-from emat.images import PHOTO_SUFFIXES, Pixels, Reading, Source, read_photo
+from emat.files import content_state, from_user
+from emat.images import PHOTO_SUFFIXES, Pixels, Reading, Source, read_channels
 from emat.images.sources import TIFF_SUFFIXES, split_page
 from emat.images.sources import pages as find_pages
+from emat.images.stacks import ZARR_SUFFIX
 
 READ_AHEAD = 2  # photos in memory beside the one that is predicted
 
@@ -41,29 +43,46 @@ def find_photos(arguments: Sequence[str], leave_out: Path | None = None, all_pag
     Raises:
         EmatError: If there are no photos, or the results of two photos would have the same name.
     """
-    found: dict[Path, PhotoFile] = {}
+    photos: dict[Path, PhotoFile] = {}
     for argument in arguments:
         for photo in (page for file in _named_by(argument) for page in (_pages(file) if all_pages else [file])):
             path = photo.path.resolve()
             if leave_out is None or leave_out.resolve() not in path.parents:
-                found.setdefault(path, photo)
-    if not found and leave_out is not None and any(leave_out.resolve() == Path(each).resolve() for each in arguments):
-        raise EmatError(f"{leave_out} has the photos and cannot take the results too; choose another folder with --out")
-    if not found:
+                photos.setdefault(path, photo)
+    if (
+        not photos
+        and leave_out is not None
+        and any(leave_out.resolve() == Path(folder).resolve() for folder in arguments)
+    ):
         raise EmatError(
-            f"no photos in {', '.join(arguments)}; photos are files that end in {', '.join(PHOTO_SUFFIXES)}"
+            "output-is-input",
+            f"{leave_out} has the photos and cannot take the results too; choose another folder with --out",
         )
-    _refuse_same_names(found.values())
-    return list(found.values())
+    if not photos:
+        raise EmatError(
+            "no-photos",
+            f"no photos in {', '.join(arguments)}; photos are files that end in {', '.join(PHOTO_SUFFIXES)}",
+        )
+    _refuse_same_names(photos.values())
+    return list(photos.values())
 
 
 def _named_by(argument: str) -> list[PhotoFile]:
-    path = Path(argument).expanduser()
+    path = from_user(argument)
     file, page = split_page(path)
     if page is not None and file.is_file():
         return [_page(PhotoFile(file, file.name), page)]
+    if path.is_dir() and path.suffix.lower() == ZARR_SUFFIX:
+        return [PhotoFile(path, path.name)]
     if path.is_dir():
-        files = sorted(file for file in path.rglob("*") if file.suffix.lower() in PHOTO_SUFFIXES and file.is_file())
+        inside_of_no_photo = (
+            file for file in path.rglob("*") if not any(folder.suffix == ZARR_SUFFIX for folder in file.parents)
+        )
+        files = sorted(
+            file
+            for file in inside_of_no_photo
+            if (file.suffix.lower() in PHOTO_SUFFIXES and file.is_file()) or file.suffix.lower() == ZARR_SUFFIX
+        )
         inside = [file.relative_to(path) for file in files]
         hidden = [any(part.startswith(".") for part in name.parts) for name in inside]
         return [PhotoFile(f, n.as_posix()) for f, n, hide in zip(files, inside, hidden, strict=True) if not hide]
@@ -98,7 +117,8 @@ def _refuse_same_names(photos: Iterable[PhotoFile]) -> None:
         other = taken.setdefault(key, photo)
         if other is not photo:
             raise EmatError(
-                f"{other.path} and {photo.path} would have results of the same name; write them to two folders"
+                "same-output-name",
+                f"{other.path} and {photo.path} would have results of the same name; write them to two folders",
             )
 
 
@@ -110,12 +130,13 @@ class ReadPhoto:
     """A photo that was read, or the reason why it could not be."""
 
     source: Source
-    pixels: Pixels | None
+    pixels: Pixels | None  # (H, W, 3), or with further channels as `read_channels` gives it
     problem: EmatError | None
+    state: str | None = None  # of the file when it was read, if that was asked for
 
 
 def read_ahead(
-    sources: Iterable[Source], ahead: int = READ_AHEAD, reading: Reading | None = None
+    sources: Iterable[Source], ahead: int = READ_AHEAD, reading: Reading | None = None, states: bool = False
 ) -> Generator[ReadPhoto, None, None]:
     """Read photos in a thread while earlier ones are processed.
 
@@ -123,6 +144,7 @@ def read_ahead(
         sources: Paths, file contents, PIL images or arrays.
         ahead: How many photos may be read before they are asked for.
         reading: How they are read.
+        states: Whether to say the state of each photo's file, for which it is read once more.
 
     Yields:
         The photos in order.
@@ -131,7 +153,7 @@ def read_ahead(
     reader = ThreadPoolExecutor(1, thread_name_prefix="emat-reader")
     try:
         for source in sources:
-            waiting.append(reader.submit(_read, source, reading or Reading()))
+            waiting.append(reader.submit(_read, source, reading or Reading(), states))
             if len(waiting) > ahead:
                 yield waiting.popleft().result()
         while waiting:
@@ -140,8 +162,18 @@ def read_ahead(
         reader.shutdown(wait=True, cancel_futures=True)
 
 
-def _read(source: Source, reading: Reading) -> ReadPhoto:
+def photo_state(path: Path) -> str | None:
+    """Return the `content_state` of a photo's file, None if there is none."""
     try:
-        return ReadPhoto(source, read_photo(source, reading=reading), None)
+        return content_state(split_page(path)[0])
+    except EmatError:
+        return None
+
+
+def _read(source: Source, reading: Reading, states: bool) -> ReadPhoto:
+    # Before the photo is read: if it is replaced in between, the state is the old one, and the photo is not done.
+    state = photo_state(Path(source)) if states and isinstance(source, (str, Path)) else None
+    try:
+        return ReadPhoto(source, read_channels(source, reading=reading), None, state)
     except EmatError as error:
-        return ReadPhoto(source, None, error)
+        return ReadPhoto(source, None, error, state)

@@ -1,12 +1,11 @@
 """The prediction for one photo: which classes are present, and where. `ScoreTable` has the predictions of many."""
 
-import io
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,34 +13,43 @@ from PIL import Image
 from scipy import ndimage
 
 from emat.errors import EmatError
-from emat.files import write_text
 from emat.formats.coco import coco_content
+from emat.formats.regions import TOUCHING
 from emat.images import Pixels, resize_map, write_indexed_png
+from emat.inference.postprocessing import ClassRules, LabelLayers, make_labels, refine
 from emat.methods.base import PAPER_THRESHOLDS, Thresholds
-from emat.methods.label_map import make_label_map
+from emat.outputs import write_text
+from emat.pictures.html import embedded, table
 from emat.pictures.overlay import draw_overlay, save_jpeg
-from emat.refine.objects import Instances, absorb_fringes, find_remnants, measure, separate
-from emat.refine.refiner import Refinement, refine_maps, shared_mobilesam
+from emat.refine.objects import Instances, measure, separate
+
+if TYPE_CHECKING:
+    from emat.measure import Measurements, MeasureOptions
 
 __all__ = ["Prediction", "ScoreTable", "Thresholds"]
 
-TOUCHING = np.ones((3, 3), bool)  # pixels that touch at a corner belong to one region
+SHOWN_SIDE = 480  # pixels: the longest side of a picture in a notebook
 
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
     """Scores and masks of every class of a segmenter on one photo.
 
-    Every pixel goes to the likeliest class whose score reaches the presence threshold, if its probability reaches the
-    mask threshold (`emat.methods.label_map`); thin rims of one class around another go to the other
-    (`emat.refine.objects`). A class is present if its score reaches the threshold and it has a pixel.
+    Masks follow from the probability maps by `emat.inference.postprocessing`. A class is present if its score reaches
+    the presence threshold and it has a pixel.
     """
 
     photo: Pixels  # (H, W, 3), turned as its EXIF data say
     scores: Mapping[str, float]  # probability that the class is somewhere in the photo
     maps: Mapping[str, NDArray[np.float32]]  # (h, w): foreground probability; smaller than a large photo
-    thresholds: Thresholds = PAPER_THRESHOLDS
+    rules: Mapping[str, ClassRules] = field(default_factory=dict)  # of each class; by default the paper's thresholds
     objects: Mapping[str, NDArray[np.int32]] = field(default_factory=dict)  # (h, w): MobileSAM's objects, from 1
+
+    def __post_init__(self) -> None:
+        if self.photo.shape[2] > 3:  # further channels are for the pixel learner
+            object.__setattr__(self, "photo", np.ascontiguousarray(self.photo[..., :3]))
+        usual = ClassRules(PAPER_THRESHOLDS)
+        object.__setattr__(self, "rules", {name: self.rules.get(name, usual) for name in self.scores})
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -56,25 +64,40 @@ class Prediction:
     @cached_property
     def label_map(self) -> NDArray[np.uint8]:
         """The label map (H, W): 0 = background, i = `classes[i - 1]`."""
-        likely = likely_classes(self)
-        shown = {label: name for label, name in enumerate(self.classes, start=1) if name in likely}
-        if not shown:
-            return np.zeros(self.photo.shape[:2], np.uint8)
-        maps = (self.probability(name) for name in shown.values())  # one at a time: large photos have large maps
-        labels = make_label_map(maps, self.thresholds.mask, shown)
-        return absorb_fringes(labels, lambda label: self.probability(shown[label]))
+        return self._layers.labels
+
+    @cached_property
+    def _layers(self) -> LabelLayers:
+        return make_labels((self.photo.shape[0], self.photo.shape[1]), self.scores, self.probability, self.rules)
+
+    @property
+    def overlapped(self) -> frozenset[str]:
+        """The classes that others lie on; their masks are whole, and reach below the others."""
+        return frozenset(name for rule in self.rules.values() for name in rule.lies_on if name in self.scores)
 
     def mask(self, name: str) -> NDArray[np.bool_]:
         """Return where a class is (H, W); all False if it is not present. EmatError if there is no such class."""
-        return self.label_map == 1 + self.classes.index(self._known(name))
+        layer = self._layers.below if name in self.overlapped and not self.rules[name].lies_on else self.label_map
+        return layer == 1 + self.classes.index(self._known(name))
 
     def probability(self, name: str) -> NDArray[np.float32]:
         """Return the probability (H, W) of each pixel to belong to a class, even if the class is not present."""
         return resize_map(self.maps[self._known(name)], (self.photo.shape[0], self.photo.shape[1]))
 
-    def at(self, thresholds: Thresholds) -> "Prediction":
-        """Return the same prediction with other thresholds, without running the network again."""
-        return replace(self, thresholds=thresholds)
+    def at(self, thresholds: Thresholds | Mapping[str, Thresholds]) -> "Prediction":
+        """Return the same prediction with other thresholds, for all classes or by name, without a new comparison."""
+        given = dict.fromkeys(self.classes, thresholds) if isinstance(thresholds, Thresholds) else thresholds
+        rules = {name: replace(rule, thresholds=given.get(name, rule.thresholds)) for name, rule in self.rules.items()}
+        return replace(self, rules=rules)
+
+    def with_all_objects(self) -> "Prediction":
+        """Return the same prediction with the objects that `fit` found too small to count."""
+        return replace(self, rules={name: replace(rule, smallest=0.0) for name, rule in self.rules.items()})
+
+    def refined(self) -> "Prediction":
+        """Return the prediction with refined maps, each class as its rule says."""
+        answer = refine(self.photo, self.scores, self.maps, self.rules)
+        return replace(self, maps=answer.maps, objects=answer.objects)
 
     def overlay(self) -> Image.Image:
         """Draw every class in its colour over the photo, with a legend."""
@@ -111,6 +134,24 @@ class Prediction:
             image = np.where(numbers > 0, numbers + image.max(), image)
         return image
 
+    def measure(self, options: "MeasureOptions | None" = None, *, name: str = "photo") -> "Measurements":
+        """Measure the single objects: size, shape and intensity of each, and sums for each class.
+
+        Args:
+            options: What is measured, and how: groups of properties, the size of a pixel, filters, shares, verdicts.
+            name: The photo's name in the tables.
+
+        Raises:
+            EmatError: The extra `measure` is not installed, or the options do not fit the photo.
+
+        Example:
+            for row in prediction.measure().table("objects"):
+                print(row["class"], row["area_px"], row["circularity"])
+        """
+        from emat.measure import Scene, measure
+
+        return measure(Scene.of_prediction(self, name), options)
+
     def to_coco(self, file_name: str = "photo.jpg", *, instances: bool = False) -> dict[str, Any]:
         """Return the masks as the content of a COCO instance file, each object with the score of its class.
 
@@ -132,7 +173,9 @@ class Prediction:
         try:
             import supervision
         except ImportError:
-            raise EmatError("to_supervision needs the package supervision: pip install supervision") from None
+            raise EmatError(
+                "missing-package", "to_supervision needs the package supervision: pip install supervision"
+            ) from None
         boxes, masks, scores, numbers, names = [], [], [], [], []
         for number, name in enumerate(self.classes):
             single = self.instances(name)
@@ -172,14 +215,28 @@ class Prediction:
             write_text(path, json.dumps(self.to_coco(path.with_suffix(".jpg").name), ensure_ascii=False))
         else:
             raise EmatError(
-                f"{path} ends in {suffix or 'nothing'}; save as .png (label map), .jpg (overlay) or .json (COCO)"
+                "wrong-suffix",
+                f"{path} ends in {suffix or 'nothing'}; save as .png (label map), .jpg (overlay) or .json (COCO)",
             )
 
-    def _repr_png_(self) -> bytes:
-        """The overlay, which notebooks show."""
-        buffer = io.BytesIO()
-        self.overlay().save(buffer, "PNG")
-        return buffer.getvalue()
+    def __repr__(self) -> str:
+        shares = {name: share for name, _, share in self.found()}
+        classes = [
+            f"{name} {score:.2f} on {shares[name]:.1%} of it" if name in shares else f"no {name} ({score:.2f})"
+            for name, score in self.scores.items()
+        ]
+        height, width = self.photo.shape[:2]
+        return f"Prediction(photo of {width} x {height}: {', '.join(classes)})"
+
+    def _repr_html_(self) -> str:
+        """The overlay and a row for each class, which notebooks show."""
+        shares = {name: share for name, _, share in self.found()}
+        rows = [
+            [name, f"{score:.2f}", "yes" if name in shares else "no", f"{shares.get(name, 0):.1%}"]
+            for name, score in self.scores.items()
+        ]
+        scores = table(["class", "score", "present", "share of the photo"], rows)
+        return f'<img src="{embedded(self.overlay(), SHOWN_SIDE)}">{scores}'
 
     def found(self) -> Iterator[tuple[str, float, float]]:
         """Yield every present class with its score and its share of the photo."""
@@ -189,58 +246,10 @@ class Prediction:
 
     def _known(self, name: str) -> str:
         if name not in self.scores:
-            raise EmatError(f"there is no class {name!r} here; the classes are {', '.join(self.classes)}")
+            raise EmatError(
+                "unknown-class", f"there is no class {name!r} here; the classes are {', '.join(self.classes)}"
+            )
         return name
-
-
-def likely_classes(prediction: Prediction) -> set[str]:
-    """Return the names of the classes whose score reaches the presence threshold, drawn or not."""
-    return {name for name, score in prediction.scores.items() if score >= prediction.thresholds.presence}
-
-
-def refined(prediction: Prediction, refine: Refinement | None, suited: Callable[[str], bool]) -> Prediction:
-    """Return the prediction with refined maps of the classes that are likely present; itself if `refine` is None.
-
-    "auto" asks MobileSAM only about the classes for which `suited` says so; the others follow the photo's edges.
-    """
-    likely = likely_classes(prediction)
-    present = {name: map_ for name, map_ in prediction.maps.items() if name in likely}
-    if refine is None or not present:
-        return prediction
-    chosen: dict[str, Refinement] = {
-        name: "guided" if refine == "auto" and not suited(name) else refine for name in present
-    }
-    answer = refine_maps(prediction.photo, present, prediction.thresholds.mask, chosen, shared_mobilesam(refine))
-    maps = {**prediction.maps, **answer.maps}
-    drawn = {name: maps[name] for name in maps if name in likely}
-    if answer.objects:  # whole objects now compete, so what a class keeps of a region that it lost is not an object
-        maps.update(_without_remnants(drawn, prediction.thresholds.mask))
-    else:  # edges of the photo tell an object from its surroundings, not one class from another
-        maps.update(_same_winners(drawn, prediction))
-    return replace(prediction, maps=maps, objects=answer.objects)
-
-
-def _without_remnants(maps: Mapping[str, NDArray[np.float32]], threshold: float) -> dict[str, NDArray[np.float32]]:
-    """Return the maps (h, w) without the regions that other classes have mostly taken."""
-    labels = make_label_map(maps.values(), threshold)
-    below = np.nextafter(np.float32(threshold), np.float32(0))
-    whole = {}
-    for label, (name, map_) in enumerate(maps.items(), start=1):
-        lost = find_remnants(map_ >= threshold, labels == label)
-        whole[name] = np.where(lost, np.minimum(map_, below), map_)
-    return whole
-
-
-def _same_winners(maps: Mapping[str, NDArray[np.float32]], before: Prediction) -> dict[str, NDArray[np.float32]]:
-    """Return refined maps (h, w) in which no class takes what another class had `before`, or appears newly."""
-    threshold, unrefined = before.thresholds.mask, [before.maps[name] for name in maps]
-    winners = absorb_fringes(make_label_map(unrefined, threshold), lambda label: unrefined[label - 1])
-    highest = np.maximum.reduce([np.where(winners == i, map_, 0) for i, map_ in enumerate(maps.values(), start=1)])
-    same = {}
-    for label, (name, map_) in enumerate(maps.items(), start=1):
-        limit = np.where((winners > 0) & (winners != label), highest, 1 if (winners == label).any() else threshold)
-        same[name] = np.minimum(map_, np.nextafter(limit, 0, dtype=np.float32))
-    return same
 
 
 class ScoreTable:
@@ -267,9 +276,9 @@ class ScoreTable:
 
     def slide_row(self, photo: str, scores: Mapping[str, float], shares: Sequence[float]) -> list[str]:
         """Return the row of a slide, whose regions are not counted, from the share of pixels of each class."""
-        known = [f"{scores[name]:.4f}" if name in scores else "" for name in self.classes]
+        cells = [f"{scores[name]:.4f}" if name in scores else "" for name in self.classes]
         present = [str(int(share > 0)) for share in shares]
-        return [photo, *known, *present, *[f"{share:.4f}" for share in shares], *[""] * len(self.classes)]
+        return [photo, *cells, *present, *[f"{share:.4f}" for share in shares], *[""] * len(self.classes)]
 
     def present(self, rows: Iterable[Sequence[str]]) -> dict[str, int]:
         """Return in how many of the photos in `rows` each class is present."""

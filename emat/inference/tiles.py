@@ -14,12 +14,13 @@ than the part that is kept of it, so that an object at the border of a part is s
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from emat.errors import EmatError
 from emat.images import Pixels, Reading
@@ -27,15 +28,16 @@ from emat.images.slides import Slide
 from emat.images.sources import PHOTO_FORMATS, TIFF_SUFFIXES, open_image, split_page
 
 if TYPE_CHECKING:  # the segmenter takes tiles from here
+    from emat.inference.prediction import Prediction
     from emat.inference.segmenter import Segmenter
 
 MOST_DETAIL = 1024  # side, in pixels, at which probabilities are kept; masks come from a far coarser grid
 OVERLAP = 0.25  # share of a tile that its neighbour covers as well
 FINEST_TILES = 64  # a side: each tile takes as long as a photo
 MOST_TILES = 4  # a side for "auto": 16 tiles and the whole photo take 17 times as long
-MARGIN = 0.125  # share of a part's side that a window sees beyond it, on every side
+WINDOW_MARGIN = 0.125  # share of a part's side that a window sees beyond it, on every side
 LARGEST_WINDOW = 4096  # pixels a side
-WHOLE = (1, 1)  # rows and columns of tiles of a photo that is not cut
+UNCUT = (1, 1)  # rows and columns of tiles of a photo that is not cut
 
 Tiles: TypeAlias = int | Literal["auto"] | None  # number of tiles in a row and in a column
 
@@ -84,7 +86,9 @@ def check_tiles(tiles: object) -> None:
         return
     if isinstance(tiles, int) and not isinstance(tiles, bool) and 1 <= tiles <= FINEST_TILES:
         return
-    raise EmatError(f"tiles is None, 'auto' or a number of tiles a side from 1 to {FINEST_TILES}, not {tiles!r}")
+    raise EmatError(
+        "unknown-choice", f"tiles is None, 'auto' or a number of tiles a side from 1 to {FINEST_TILES}, not {tiles!r}"
+    )
 
 
 def tile_grid(size: tuple[int, int], image_size: int, tiles: Tiles) -> tuple[int, int]:
@@ -154,7 +158,41 @@ class SlidePrediction:
         return self.pixels.get(name, 0) / (self.size[0] * self.size[1])
 
 
-def predict_slide(segmenter: Segmenter, slide: Slide, tiles: Tiles, answer: SlidePrediction) -> Iterator[Pixels]:
+@dataclass(frozen=True, eq=False)
+class SlidePart:
+    """A part of a slide with its prediction, which was made from a larger window around it."""
+
+    view: View  # where the part is on the slide
+    inner: View  # where it is in the window
+    found: Prediction  # of the window
+
+    @property
+    def photo(self) -> Pixels:
+        """Its pixels (h, w, 3)."""
+        return self.found.photo[self.inner.area]
+
+    @property
+    def labels(self) -> NDArray[np.uint8]:
+        """Its label map (h, w)."""
+        return self.found.label_map[self.inner.area]
+
+    def mask(self, name: str) -> NDArray[np.bool_]:
+        """Where a class is in it (h, w)."""
+        return self.found.mask(name)[self.inner.area]
+
+    def probability(self, name: str) -> NDArray[np.float32]:
+        """The probability map (h, w) of a class."""
+        return self.found.probability(name)[self.inner.area]
+
+
+def predict_slide(
+    segmenter: Segmenter,
+    slide: Slide,
+    tiles: Tiles,
+    answer: SlidePrediction,
+    watch: Callable[[SlidePart], None] = lambda _: None,
+    all_objects: bool = False,
+) -> Iterator[Pixels]:
     """Predict a slide.
 
     Args:
@@ -162,6 +200,8 @@ def predict_slide(segmenter: Segmenter, slide: Slide, tiles: Tiles, answer: Slid
         slide: The slide.
         tiles: The number of windows along the longer side; "auto" for windows of 1024 pixels.
         answer: Takes the scores and the areas.
+        watch: Is shown every part, from left to right and then from top to bottom.
+        all_objects: Whether objects count that are smaller than `fit` decided.
 
     Yields:
         The label map from top to bottom, in bands (h, W).
@@ -171,20 +211,23 @@ def predict_slide(segmenter: Segmenter, slide: Slide, tiles: Tiles, answer: Slid
     alone.reading = Reading(segmenter.reading.stretch)  # the limit is the slide's, and windows have one of their own
     height, width = slide.size
     side = part_side(slide.size, tiles)
-    margin = round(side * MARGIN)
+    margin = round(side * WINDOW_MARGIN)
     for top in range(0, height, side):
         band = np.zeros((min(side, height - top), width), np.uint8)
         for left in range(0, width, side):
             upper, before = max(0, top - margin), max(0, left - margin)
             lower, behind = min(height, top + side + margin), min(width, left + side + margin)
-            found = alone.predict(slide.read(upper, before, lower - upper, behind - before))
-            inner = found.label_map[top - upper :, left - before :]
-            part = band[:, left : left + side]
-            part[:] = inner[: part.shape[0], : part.shape[1]]
-            for number, (name, score) in enumerate(found.scores.items(), start=1):
+            prediction = alone.predict(slide.read(upper, before, lower - upper, behind - before))
+            view = View(top, left, band.shape[0], min(side, width - left))
+            inner = View(top - upper, left - before, view.height, view.width)
+            part = SlidePart(view, inner, prediction.with_all_objects() if all_objects else prediction)
+            watch(part)
+            labels = band[:, left : left + side]
+            labels[:] = part.labels
+            for number, (name, score) in enumerate(prediction.scores.items(), start=1):
                 answer.scores[name] = max(answer.scores.get(name, 0.0), score)
-                answer.pixels[name] = answer.pixels.get(name, 0) + int(np.count_nonzero(part == number))
-            del found, inner  # so that two windows are never in memory at a time
+                answer.pixels[name] = answer.pixels.get(name, 0) + int(np.count_nonzero(labels == number))
+            del prediction, part  # so that two windows are never in memory at a time
         yield band
 
 

@@ -1,1 +1,1 @@
-"""Annotation tools that show a segmenter's masks: Label Studio, CVAT and napari."""
+"""Tools that show a segmenter's masks: Label Studio, CVAT, napari and FiftyOne."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from PIL import Image
 
-from emat.errors import EmatError
+from emat.errors import EmatError, needs_extra
 from emat.formats.regions import outline, trace_regions
 from emat.inference.segmenter import Segmenter
 
@@ -29,11 +29,9 @@ class CvatFunction:
     """
 
     def __init__(self, segmenter: Segmenter) -> None:
-        try:
+        with needs_extra("CVAT", "cvat"):
             import cvat_sdk.auto_annotation as auto_annotation
             import cvat_sdk.masks as masks
-        except ImportError:
-            raise EmatError('CVAT needs the package cvat-sdk; run pip install "emat[cvat]"') from None
         self._make, self._masks = auto_annotation, masks
         self.segmenter = segmenter
         labels = [
@@ -75,8 +73,8 @@ def create(segmenter: str, device: str = "auto") -> CvatFunction:
         EmatError: If the file is missing or has no examples.
     """
     if not Path(segmenter).is_file():
-        raise EmatError(f"{segmenter} does not exist; make it with `emat fit EXAMPLES -o {segmenter}`")
+        raise EmatError("no-such-file", f"{segmenter} does not exist; make it with `emat fit EXAMPLES -o {segmenter}`")
     loaded = Segmenter.load(segmenter, device=device)
     if not loaded.classes_:
-        raise EmatError(f"{segmenter} is a head without examples; teach it some with `emat fit`")
+        raise EmatError("not-fitted", f"{segmenter} is a head without examples; teach it some with `emat fit`")
     return CvatFunction(loaded)

@@ -7,6 +7,7 @@ and `POST /webhook` when somebody submits an annotation. A photo of a task is fe
 import asyncio
 import base64
 import binascii
+import http.client
 import os
 import re
 import sys
@@ -15,16 +16,20 @@ import urllib.request
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import unquote, urljoin, urlsplit
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel, Field, ValidationError
 
 from emat import __version__
 from emat.errors import EmatError
+from emat.files import shown
+from emat.formats.class_names import tidy_name
 from emat.formats.regions import outline, trace_regions
-from emat.inference.example import Example
+from emat.images import MAX_PIXELS
+from emat.inference.example import Example, read_mask_source
 from emat.inference.prediction import Prediction
 from emat.scale.requests import json_of, json_response
 from emat.scale.serve import Served
@@ -36,7 +41,6 @@ KINDS = {"BrushLabels": BRUSH, "PolygonLabels": POLYGON}
 CHANNELS = 4  # of RGBA
 VALUE_BITS = 8
 LENGTHS = (3, 4, 8, 16)  # bits for the number of values of a run
-MOST_PIXELS = 2**28  # a forged annotation could claim any size
 LEARNT_FROM = ("ANNOTATION_CREATED", "ANNOTATION_UPDATED")
 
 
@@ -58,11 +62,11 @@ class LabelConfig:
             EmatError: If it has no brush or polygon labels on an image.
         """
         if "<!DOCTYPE" in text or "<!ENTITY" in text:
-            raise EmatError("the labelling interface defines entities; remove its DOCTYPE")
+            raise EmatError("bad-interface", "the labelling interface defines entities; remove its DOCTYPE")
         try:
             root = ElementTree.fromstring(text)
-        except ElementTree.ParseError as error:
-            raise EmatError(f"the labelling interface is not XML ({error})") from None
+        except (ElementTree.ParseError, ValueError) as error:
+            raise EmatError("bad-interface", f"the labelling interface is not XML ({error})") from None
         images = {each.get("name"): each.get("value", "").lstrip("$") for each in root.iter("Image")}
         for tag, kind in KINDS.items():
             for control in root.iter(tag):
@@ -70,14 +74,71 @@ class LabelConfig:
                     labels = tuple(each.get("value", "") for each in control.iter("Label"))
                     to_name = control.get("toName", "")
                     return cls(control.get("name", ""), to_name, kind, images[to_name], labels)
-        raise EmatError("the labelling interface has no BrushLabels or PolygonLabels for an Image; add one of them")
+        raise EmatError(
+            "bad-interface", "the labelling interface has no BrushLabels or PolygonLabels for an Image; add one of them"
+        )
+
+
+class StudioTask(BaseModel):
+    """A task of Label Studio."""
+
+    id: int | str | None = None
+    data: dict[str, Any] = {}
+
+
+class SetupRequest(BaseModel):
+    """What `POST /setup` is sent."""
+
+    interface: str = Field("", alias="schema")
+    hostname: str | None = None
+    access_token: str | None = None
+
+
+class PredictRequest(BaseModel):
+    """What `POST /predict` is sent."""
+
+    label_config: str = ""
+    tasks: list[StudioTask] = []
+
+
+class Project(BaseModel):
+    """The project of an annotation."""
+
+    label_config: str = ""
+
+
+class Annotation(BaseModel):
+    """What somebody drew."""
+
+    result: list[dict[str, Any]] = []
+
+
+class AnnotationRequest(BaseModel):
+    """What `POST /webhook` is sent when an annotation was submitted or changed."""
+
+    project: Project = Project()
+    annotation: Annotation = Annotation()
+    task: StudioTask = StudioTask()
+
+
+Body = TypeVar("Body", bound=BaseModel)
+
+
+def read_as(kind: type[Body], content: Mapping[str, Any]) -> Body:
+    """Return what a request says; EmatError if a part of it is of the wrong kind."""
+    try:
+        return kind.model_validate(content)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise EmatError("bad-request", f"the request is wrong at {where}: {first['msg']}") from None
 
 
 @dataclass(frozen=True)
 class Submitted:
     """An annotation that somebody submitted."""
 
-    task: Mapping[str, Any]
+    task: StudioTask
     config: LabelConfig
     masks: dict[str, NDArray[np.bool_]]
 
@@ -87,31 +148,42 @@ class LabelStudioBackend:
 
     Args:
         served: The segmenter and its thread.
+
+    Raises:
+        EmatError: The environment has a key, but does not say whom it is for.
     """
 
     def __init__(self, served: Served) -> None:
         self.served = served
-        self.address = os.environ.get("LABEL_STUDIO_URL", "")
+        self.address = self._users_address = os.environ.get("LABEL_STUDIO_URL", "")
         self._key = os.environ.get("LABEL_STUDIO_API_KEY", "")
+        if self._key and not self.address:
+            raise EmatError(
+                "missing-option",
+                "LABEL_STUDIO_API_KEY is set, but not LABEL_STUDIO_URL; set both, because the key is for that address",
+            )
 
     @property
     def version(self) -> str:
         """What suggestions are marked with; it changes with every example."""
         return f"emat-{__version__}-{len(self.served.segmenter.examples_)}-examples"
 
-    def setup(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    def setup(self, content: Mapping[str, Any]) -> dict[str, Any]:
         """Check that the project's labelling interface can be used, and remember where its photos are."""
-        LabelConfig.read(str(request.get("schema", "")))
-        # What the user set by environment variables stays.
-        self.address = self.address or str(request.get("hostname") or "")
-        self._key = self._key or str(request.get("access_token") or "")
+        request = read_as(SetupRequest, content)
+        LabelConfig.read(request.interface)
+        # What the user set by environment variables stays. Otherwise an address and its key come and go together: a key
+        # must never be sent to the address of another request.
+        if not self._users_address:
+            self.address, self._key = request.hostname or "", request.access_token or ""
         return {"model_version": self.version}
 
-    async def predict(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    async def predict(self, content: Mapping[str, Any]) -> dict[str, Any]:
         """Give suggestions for tasks; none as long as there is no example."""
-        config = LabelConfig.read(str(request.get("label_config", "")))
+        request = read_as(PredictRequest, content)
+        config = LabelConfig.read(request.label_config)
         results = []
-        for task in request.get("tasks", []):
+        for task in request.tasks:
             if not self.served.segmenter.classes_:
                 results.append({"result": [], "score": 0.0, "model_version": self.version})
                 continue
@@ -122,56 +194,57 @@ class LabelStudioBackend:
             results.append({"result": found, "score": score, "model_version": self.version})
         return {"results": results, "model_version": self.version}
 
-    def submitted(self, request: Mapping[str, Any]) -> Submitted | None:
+    def submitted(self, content: Mapping[str, Any]) -> Submitted | None:
         """Read an annotation that was submitted or changed; None if the request is about something else.
 
         Raises:
             EmatError: If it cannot be read.
         """
-        if request.get("action") not in LEARNT_FROM:
+        if content.get("action") not in LEARNT_FROM:
             return None
-        config = LabelConfig.read(str(request.get("project", {}).get("label_config", "")))
-        masks = masks_of(request.get("annotation", {}).get("result", []))
-        return Submitted(request.get("task", {}), config, masks)
+        request = read_as(AnnotationRequest, content)
+        config = LabelConfig.read(request.project.label_config)
+        return Submitted(request.task, config, masks_of(request.annotation.result))
 
     def learn(self, submitted: Submitted) -> None:
         """Learn from an annotation; a task's new annotation replaces its old one.
 
         Label Studio waits one second for an answer, so this runs after it, and a problem can only be reported here.
         """
-        name = f"task {submitted.task.get('id')}"
+        name = f"task {submitted.task.id}"
         try:
             photo = self._photo(submitted.task, submitted.config)
             self.served.teach(Example(photo, submitted.masks, name=name), replaces=name)
         except EmatError as error:
             print(f"emat: the annotation of {name} was not learnt: {error}", file=sys.stderr, flush=True)
 
-    def _photo(self, task: Mapping[str, Any], config: LabelConfig) -> bytes:
-        address = str(task.get("data", {}).get(config.photo_key, ""))
-        if not address:
-            raise EmatError(f"task {task.get('id')} has no {config.photo_key!r}; its data should name the photo there")
+    def _photo(self, task: "StudioTask", config: LabelConfig) -> bytes:
+        address = task.data.get(config.photo_key)
+        if not isinstance(address, str) or not address:
+            raise EmatError(
+                "bad-request", f"task {task.id} has no {config.photo_key!r}; its data should name the photo there"
+            )
         if address.startswith("data:"):
             return _from_data_address(address)
         return self._fetched(address)
 
     def _fetched(self, address: str) -> bytes:
-        full = urljoin(self.address.rstrip("/") + "/", address) if self.address else address
-        if urlsplit(full).scheme not in ("http", "https"):
-            raise EmatError(
-                f"the photo {address} cannot be fetched; set LABEL_STUDIO_URL to the address of Label Studio"
-            )
-        request = urllib.request.Request(full)
-        # The key is for Label Studio alone, not for wherever else photos are.
-        if self._key and urlsplit(full).netloc == urlsplit(self.address).netloc:
-            request.add_header("Authorization", f"Token {self._key}")
         most = self.served.options.most_bytes
         try:
+            full = urljoin(self.address.rstrip("/") + "/", address) if self.address else address
+            if _origin(full)[0] not in ("http", "https"):
+                raise ValueError("set LABEL_STUDIO_URL to the address of Label Studio")
+            request = urllib.request.Request(full)
+            # The key is for Label Studio alone, not for wherever else photos are.
+            if self._key and _origin(full) == _origin(self.address):
+                request.add_header("Authorization", f"Token {self._key}")
             with urllib.request.build_opener(_SameHost()).open(request, timeout=TIMEOUT) as response:
                 content: bytes = response.read(most + 1)
-        except (OSError, ValueError) as error:
-            raise EmatError(f"the photo {address} cannot be fetched: {getattr(error, 'reason', error)}") from None
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            reason = getattr(error, "reason", error)
+            raise EmatError("download-failed", f"the photo {shown(address)} cannot be fetched: {reason}") from None
         if len(content) > most:
-            raise EmatError(f"the photo {address} has more than {most // 2**20} MB")
+            raise EmatError("file-too-large", f"the photo {shown(address)} has more than {most // 2**20} MB")
         return content
 
 
@@ -179,21 +252,31 @@ class _SameHost(urllib.request.HTTPRedirectHandler):
     """Takes the key away from a request that is sent on to another host, such as a store of files."""
 
     def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
-        """Follow a redirection to http or https."""
+        """Follow a redirection to http or https, but never from https to http."""
+        before, after = _origin(req.full_url), _origin(newurl)
+        if after[0] not in ("http", "https") or (before[0], after[0]) == ("https", "http"):
+            raise urllib.error.URLError(f"it is redirected from {before[0]} to {after[0]}, which is not followed")
         following = super().redirect_request(req, fp, code, msg, headers, newurl)
-        if following is not None and urlsplit(newurl).netloc != urlsplit(req.full_url).netloc:
+        if following is not None and before != after:
             following.remove_header("Authorization")
         return following
+
+
+def _origin(address: str) -> tuple[str, str]:
+    """Scheme and host of an address, with the port. A key for one of them is for no other."""
+    parts = urlsplit(address)
+    return parts.scheme.lower(), parts.netloc.lower()
 
 
 def results_of(prediction: Prediction, config: LabelConfig) -> list[dict[str, Any]]:
     """Return the classes that are present, and that the project knows, as results of a suggestion."""
     height, width = prediction.photo.shape[:2]
     found: list[dict[str, Any]] = []
-    for name, score, _ in prediction.found():
-        if config.labels and name not in config.labels:
+    labels = {tidy_name(label): label for label in config.labels}
+    for kept, score, _ in prediction.found():
+        if labels and kept not in labels:
             continue
-        mask = prediction.mask(name)
+        mask, name = prediction.mask(kept), labels.get(kept, kept)
         if config.kind == BRUSH:
             values: list[dict[str, Any]] = [{"format": "rle", "rle": encode_brush(mask), BRUSH: [name]}]
         else:
@@ -217,7 +300,7 @@ def results_of(prediction: Prediction, config: LabelConfig) -> list[dict[str, An
     return found
 
 
-def masks_of(results: list[Mapping[str, Any]]) -> dict[str, NDArray[np.bool_]]:
+def masks_of(results: Sequence[Mapping[str, Any]]) -> dict[str, NDArray[np.bool_]]:
     """Return the mask of every class in an annotation's results; several results of a class are joined.
 
     Raises:
@@ -225,17 +308,24 @@ def masks_of(results: list[Mapping[str, Any]]) -> dict[str, NDArray[np.bool_]]:
     """
     masks: dict[str, NDArray[np.bool_]] = {}
     for result in results:
-        kind, value = str(result.get("type", "")), result.get("value", {})
-        labels = value.get(kind) or []
-        if kind not in (BRUSH, POLYGON, "rectanglelabels") or not labels:
+        kind = result.get("type")
+        if kind not in (BRUSH, POLYGON, "rectanglelabels"):
             continue
         try:
+            value = result.get("value") or {}
+            labels = value.get(kind) or []
+            if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels):
+                raise ValueError("its labels are not a list of names")
+            if not labels:
+                continue
             size = (int(result["original_height"]), int(result["original_width"]))
+            if min(size) < 1 or size[0] * size[1] > MAX_PIXELS:
+                raise ValueError(f"an image of {size[1]} x {size[0]} pixels")
             mask = _mask_of(kind, value, size)
-        except (KeyError, TypeError, ValueError) as error:
-            raise EmatError(f"a {kind} of the annotation cannot be read ({error})") from None
-        for label in labels:
-            masks[str(label)] = masks.get(str(label), np.zeros(size, bool)) | mask
+            for label in labels:
+                masks[label] = masks[label] | mask if label in masks else mask
+        except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+            raise EmatError("bad-outline", f"a {kind} of the annotation cannot be read ({str(error)[:80]})") from None
     return masks
 
 
@@ -248,8 +338,7 @@ def _mask_of(kind: str, value: Mapping[str, Any], size: tuple[int, int]) -> NDAr
     else:
         left, top = float(value["x"]) * width / 100, float(value["y"]) * height / 100
         corners = (left, top, left + float(value["width"]) * width / 100, top + float(value["height"]) * height / 100)
-    photo = np.zeros((height, width, 3), np.uint8)
-    return np.asarray(Example(photo, {"drawn": corners}).read().masks["drawn"])
+    return read_mask_source(corners, size, "a shape of the annotation").inside
 
 
 def encode_brush(mask: NDArray[np.bool_]) -> list[int]:
@@ -286,7 +375,7 @@ def decode_brush(runs: Sequence[int], size: tuple[int, int]) -> NDArray[np.bool_
         ValueError: If they are damaged, or of another size.
     """
     count = size[0] * size[1] * CHANNELS
-    if not 0 < count <= MOST_PIXELS * CHANNELS:
+    if not 0 < count <= MAX_PIXELS * CHANNELS:
         raise ValueError(f"an image of {size[1]} x {size[0]} pixels")
     bits = np.unpackbits(np.array(runs, np.uint8))
     reader = _Bits("".join(map(str, bits.tolist())))
@@ -323,11 +412,11 @@ class _Bits:
 def _from_data_address(address: str) -> bytes:
     found = re.fullmatch(r"data:[\w/+.-]*(;base64)?,(.*)", address, re.DOTALL)
     if found is None:
-        raise EmatError("the photo is a data address that cannot be read")
+        raise EmatError("bad-request", "the photo is a data address that cannot be read")
     try:
         return base64.b64decode(found[2], validate=True) if found[1] else unquote(found[2]).encode("latin-1")
     except (binascii.Error, UnicodeEncodeError):
-        raise EmatError("the photo is a data address that cannot be read") from None
+        raise EmatError("bad-request", "the photo is a data address that cannot be read") from None
 
 
 def add_label_studio(app: Any, served: Served) -> LabelStudioBackend:

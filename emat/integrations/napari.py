@@ -44,7 +44,7 @@ def find_labels(
     labels = np.asarray(painted)
     numbers = [int(number) for number in np.unique(labels) if number > 0]
     if not numbers:
-        raise EmatError("nothing is painted; paint the object in the labels layer first")
+        raise EmatError("empty-mask", "nothing is painted; paint the object in the labels layer first")
     shown = Example(as_photo(example), {str(number): labels == number for number in numbers}, name="the example")
     segmenter = _segmenter(model, learn).copy().fit([shown])
     found = segmenter.predict(as_photo(photo)).label_map

@@ -3,11 +3,10 @@
 The interface is `base`, the list of all methods `registry`, and the rule that decides the class of a pixel `label_map`.
 
 The methods: `correlation` (EMAT and CST, whose network is `emat.model`), `prior` (EMAT averaged with the prototype),
-`prototype` (needs no training), and `panet`, `pfenet`, `hsnet`, `asnet`, which share `resnet_base`.
+and `panet`, `pfenet`, `hsnet`, `asnet`, which share `resnet_base`. Methods without training share `training_free`:
+`prototype`, `promi`, `whitened`, `frost` and `insid3`; those that prompt MobileSAM also share `prompted`: `persam`,
+`matcher` and `gf_sam`.
 
-Trained heads: `trained_head` (what a file holds and where it is found), `head_training` (what it was trained on),
-`published` (the authors' checkpoints).
-
-Learning from a user's examples: `with_learner` wraps a method, `pixel_features` and `learner` are the pixel classifier,
-`leave_out` tries it on examples that are left out, and `mixture` decides how much it counts beside the head.
+Trained heads: `trained_head` (what a file holds, where it is found, how checkpoints are imported) and `head_training`
+(what a head was trained on).
 """

@@ -13,7 +13,7 @@ from emat.methods.resnet_base import HyperCorrelationMethod, HyperFeatures, corr
 from emat.model.attention import ATTENTION_HEADS, attend
 from emat.model.group_norm import NORM_GROUPS
 from emat.model.layers import mask_branch, mask_branch_stages
-from emat.model.post_attention import PostAttentionWeights, finish_consuming
+from emat.model.post_attention import PostAttentionWeights, post_attention_
 
 NARROW, WIDTH = 32, 128
 POOLED_FROM = 50  # support maps with this side or a larger one are average-pooled
@@ -29,8 +29,9 @@ class ASNet(HyperCorrelationMethod):
         super().__init__(backbone, image_size)
         if self.preparation.image_size < SMALLEST_IMAGE:
             raise EmatError(
+                "photo-size",
                 f"asnet needs photos of at least {SMALLEST_IMAGE} pixels a side, not {self.preparation.image_size}; "
-                "it was published for 400"
+                "it was published for 400",
             )
         self.learner = ASNetNetwork(self.backbone.blocks[1:])
 
@@ -133,7 +134,7 @@ class SqueezeLayer(nn.Module):
         attended, residual = projected.split([attn.hidden, 2 * attn.hidden])
         shortcut_norm = None if attn.short_cut is None else attn.short_cut[1]
         weights = PostAttentionWeights.from_modules(attn.agg, shortcut_norm, attn.out_norm, ff)
-        finished = finish_consuming(attended[None], residual[None], weights)[0]
+        finished = post_attention_(attended[None], residual[None], weights)[0]
         return finished.unflatten(2, cells)
 
 
@@ -225,11 +226,16 @@ def _convolution(channels: int, out: int, kernel: int, stride: int, *, bias: boo
 
 def _convolve_together(convolutions: Sequence[nn.Conv3d], x: Tensor) -> tuple[Tensor, ...]:
     """Apply convolutions that have one kernel size, stride and padding to (C, n, hs, ws)."""
-    weight = torch.cat([each.weight for each in convolutions])
-    bias = torch.cat([weight.new_zeros(each.out_channels) if each.bias is None else each.bias for each in convolutions])
+    weight = torch.cat([convolution.weight for convolution in convolutions])
+    bias = torch.cat(
+        [
+            weight.new_zeros(convolution.out_channels) if convolution.bias is None else convolution.bias
+            for convolution in convolutions
+        ]
+    )
     first = convolutions[0]
     together = F.conv3d(x[None], weight, bias, first.stride, cast("tuple[int, int, int]", first.padding))[0]
-    return together.split([each.out_channels for each in convolutions])
+    return together.split([convolution.out_channels for convolution in convolutions])
 
 
 def _padding(kernel: int) -> int:

@@ -8,29 +8,21 @@ Prediction, evaluation and training all run a method through the same steps:
     query and support encoding  -> evidence            once per pair, shared by every task that has the pair
     evidence by way and shot    -> Decision            which ways are present, and where they are
 
-A method that learns from all supports of a task together has one more step, which does nothing by default:
-
-    labelled photos             -> Learnt              `learn`, once per set of supports
-    query encoding and Learnt   -> learnt evidence     `apply_learnt`, once per query and set of supports
-
-`decide` gets the learnt evidence beside the evidence of the pairs, as one `TaskEvidence`. What `learn` returns depends
-on its arguments alone, so a caller keeps it under the supports that it came from: an evaluation learns once for all
-queries that share their supports, and a fitted segmenter learns once for all photos. A method that learns keeps the
-comparison of pairs as it is, so evidence of pairs is still shared between tasks.
-
-Encodings, evidence and `Learnt` belong to the method: callers keep them and hand them back without looking inside.
+`Comparison` runs the last three steps for everybody. Encodings and evidence belong to the method: callers keep them and
+hand them back without looking inside.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, TypeAlias
+from typing import Any, Generic, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from typing_extensions import TypeVar  # with defaults, so that `Method` alone stands for any method
 
 from emat.errors import EmatError
 from emat.images import Pixels, to_pixels
@@ -57,7 +49,7 @@ class Thresholds:
         for name in ("presence", "mask"):
             value = getattr(self, name)
             if not (isinstance(value, (int, float)) and 0 <= value <= 1):
-                raise EmatError(f"the {name} threshold is a probability between 0 and 1, not {value!r}")
+                raise EmatError("bad-number", f"the {name} threshold is a probability between 0 and 1, not {value!r}")
 
 
 PAPER_THRESHOLDS = Thresholds()
@@ -80,21 +72,17 @@ class Features:
     size: tuple[int, int]  # height and width of the pixels that the tensors were computed from
 
 
-@dataclass(frozen=True)
-class LabelledFeatures:
-    """A photo as `Method.learn` gets it, with what is known of its pixels."""
-
-    features: Features
-    masks: Tensor  # (N, H, W) uint8 of any size, one mask a way: 1 = the class, 0 = not the class, 255 = unknown
+QueryT = TypeVar("QueryT", default=Any)  # what `Method.encode_query` returns
+SupportT = TypeVar("SupportT", default=Any)  # what `Method.encode_support` returns
+EvidenceT = TypeVar("EvidenceT", default=Any)  # what `Method.compare` returns for each support
 
 
 @dataclass(frozen=True)
-class TaskEvidence:
+class TaskEvidence(Generic[EvidenceT]):
     """Everything that `Method.decide` needs to answer a task."""
 
-    by_way: Sequence[Sequence[Any]]  # by_way[way][shot]: what `compare` returned
+    by_way: Sequence[Sequence[EvidenceT]]  # by_way[way][shot]: what `compare` returned
     size: tuple[int, int]  # height and width of the answer
-    learnt: Any = None  # what `apply_learnt` returned; None if nothing was learnt
 
 
 @dataclass(frozen=True)
@@ -172,10 +160,7 @@ class Recipe:
     trains_backbone: bool = False  # if so, features change with every step and are not worth caching
 
 
-Learnt: TypeAlias = Any  # what `Method.learn` returns: the method's own dataclass of tensors
-
-
-class Method(nn.Module, ABC):
+class Method(nn.Module, ABC, Generic[QueryT, SupportT, EvidenceT]):
     """A few-shot method with its backbone. Training changes the parameters that require gradients.
 
     To add a method, subclass this, implement the abstract methods and list the class in `emat.methods.registry`; a
@@ -184,10 +169,13 @@ class Method(nn.Module, ABC):
 
     name: str
     preparation: Preparation
+    # The class of its support encodings, which fitted files hold: a dataclass whose fields are tensors, tuples of
+    # tensors or None, or a plain tensor.
+    support_type: type[Any] = Tensor
     recipe: Recipe = Recipe()
     takes_undecided: bool = False  # whether `encode_support` tells undecided pixels of a mask from background
     shape: Shape = PUBLISHED_SHAPE  # sizes of its network that differ from the published ones
-    rules: int = 0  # goes up when `decide` changes, so that no evaluation mixes answers of both
+    decision_version: int = 0  # to be raised when answers change, so that no evaluation mixes old and new answers
 
     @abstractmethod
     def features(self, pixels: Tensor) -> list[Features]:
@@ -235,9 +223,9 @@ class Method(nn.Module, ABC):
         """
         weights: dict[str, Tensor] = {}
         for prefix, module in self.named_modules():
-            own = dict(module.named_parameters(prefix, recurse=False))
-            if any(value.requires_grad for value in own.values()):
-                weights.update({name: value for name, value in own.items() if value.requires_grad})
+            parameters = dict(module.named_parameters(prefix, recurse=False))
+            if any(value.requires_grad for value in parameters.values()):
+                weights.update({name: value for name, value in parameters.items() if value.requires_grad})
                 weights.update(module.named_buffers(prefix, recurse=False))
         return weights
 
@@ -247,17 +235,19 @@ class Method(nn.Module, ABC):
         Raises:
             EmatError: If a name or shape does not fit; nothing is loaded then.
         """
-        own = self.trained_weights()
-        if wrong := misfits(shapes_of(tensors), shapes_of(own)):
-            raise EmatError(f"these tensors are not the weights of a trained {self.name} head: {wrong}")
+        expected = self.trained_weights()
+        if wrong := misfits(shapes_of(tensors), shapes_of(expected)):
+            raise EmatError(
+                "weights-do-not-fit", f"these tensors are not the weights of a trained {self.name} head: {wrong}"
+            )
         self.load_state_dict(dict(tensors), strict=False)
 
     @abstractmethod
-    def encode_query(self, features: Features) -> Any:
+    def encode_query(self, features: Features) -> QueryT:
         """Encode a photo in which the ways are looked for."""
 
     @abstractmethod
-    def encode_support(self, features: Features, mask: Tensor) -> Any:
+    def encode_support(self, features: Features, mask: Tensor) -> SupportT:
         """Encode a photo that shows one class.
 
         Args:
@@ -266,40 +256,8 @@ class Method(nn.Module, ABC):
                 known where it is below 0.
         """
 
-    def learn(self, photos: Sequence[LabelledFeatures]) -> Learnt | None:
-        """Learn from all photos of a task together; by default nothing is learnt.
-
-        The result may depend on the arguments alone, so that callers can keep it for all queries of these supports.
-        Callers may skip this step when `learns` is False.
-
-        Args:
-            photos: The supports of all ways, each photo once, and photos that show none of the ways.
-
-        Returns:
-            A dataclass whose fields are tensors, tuples of tensors or None, so that it can be stored in a file and
-            moved between devices; None if nothing is learnt.
-        """
-        return None
-
-    @property
-    def learns(self) -> bool:
-        """Whether `learn` returns anything. Where it is False, callers need not collect what `learn` takes."""
-        return False
-
-    def apply_learnt(self, query: Any, learnt: Learnt) -> Any:
-        """Apply what was learnt to a query.
-
-        Args:
-            query: What `encode_query` returned.
-            learnt: What `learn` returned.
-
-        Returns:
-            Evidence on all ways together, which `decide` takes as `TaskEvidence.learnt`.
-        """
-        raise NotImplementedError(f"{self.name} learns something but does not apply it")
-
     @abstractmethod
-    def compare(self, query: Any, supports: Sequence[Any]) -> list[Any]:
+    def compare(self, query: QueryT, supports: Sequence[SupportT]) -> list[EvidenceT]:
         """Compare a query with each support on its own.
 
         Args:
@@ -311,7 +269,7 @@ class Method(nn.Module, ABC):
         """
 
     @abstractmethod
-    def decide(self, evidence: TaskEvidence, thresholds: Thresholds = PAPER_THRESHOLDS) -> Decision:
+    def decide(self, evidence: TaskEvidence[EvidenceT], thresholds: Thresholds = PAPER_THRESHOLDS) -> Decision:
         """Join the evidence into the answer to a task. Masks do not depend on presence.
 
         Args:
@@ -319,12 +277,22 @@ class Method(nn.Module, ABC):
             thresholds: The probabilities that count.
         """
 
-    def decide_by_way(self, evidence: TaskEvidence, thresholds: Thresholds = PAPER_THRESHOLDS) -> Decision:
-        """Decide without `heed_masks`. A caller that changes masks does so between these two."""
+    def decide_independently(
+        self, evidence: TaskEvidence[EvidenceT], thresholds: Thresholds = PAPER_THRESHOLDS
+    ) -> Decision:
+        """Decide each way by itself; `suppress_overlaps` compares the ways after the pixel learner changed them."""
         return self.decide(evidence, thresholds)
 
-    def heed_masks(self, decision: Decision, thresholds: Thresholds) -> Decision:
-        """Change scores by what the masks of all ways say about each other; by default they stay."""
+    def suppress_overlaps(
+        self, decision: Decision, thresholds: Thresholds, ways: Sequence[bool] | None = None
+    ) -> Decision:
+        """Lower the scores of ways whose pixels other ways explain better; by default, scores stay as they are.
+
+        Args:
+            decision: The decision.
+            thresholds: The probabilities that count.
+            ways: Of each way whether its score may change; by default all may.
+        """
         return decision
 
     @abstractmethod
@@ -335,3 +303,47 @@ class Method(nn.Module, ABC):
             batch: The tasks.
             weights: The weights of the parts of the loss.
         """
+
+
+class Comparison(Generic[QueryT, SupportT, EvidenceT]):
+    """A query and its evidence: every support is compared with it once, however many tasks ask.
+
+    Args:
+        method: The method that compares.
+        features: Those of the query.
+    """
+
+    def __init__(self, method: Method[QueryT, SupportT, EvidenceT], features: Features) -> None:
+        self.method = method
+        self._query = method.encode_query(features)
+        # By the identity of the support, which is kept as well so that no other object takes its place.
+        self._evidence: dict[int, tuple[SupportT, EvidenceT]] = {}
+
+    def evidence(self, ways: Sequence[Sequence[SupportT]], size: tuple[int, int]) -> TaskEvidence[EvidenceT]:
+        """Return the evidence of a task's supports `ways[way][shot]`, for an answer of `size` (H, W)."""
+        missing = {id(shot): shot for shots in ways for shot in shots if id(shot) not in self._evidence}
+        compared = self.method.compare(self._query, list(missing.values())) if missing else []
+        for support, evidence in zip(missing.values(), compared, strict=True):
+            self._evidence[id(support)] = support, evidence
+        return TaskEvidence([[self._evidence[id(shot)][1] for shot in shots] for shots in ways], size)
+
+    def decide(
+        self,
+        ways: Sequence[Sequence[SupportT]],
+        size: tuple[int, int],
+        thresholds: Thresholds = PAPER_THRESHOLDS,
+    ) -> Decision:
+        """Answer a task.
+
+        Args:
+            ways: The supports of every way and shot.
+            size: Height and width of the answer.
+            thresholds: The probabilities that count.
+        """
+        return self.method.decide(self.evidence(ways, size), thresholds)
+
+    def decide_independently(
+        self, ways: Sequence[Sequence[SupportT]], size: tuple[int, int], thresholds: Thresholds = PAPER_THRESHOLDS
+    ) -> Decision:
+        """Answer a task without `Method.suppress_overlaps`, for whoever changes the masks first."""
+        return self.method.decide_independently(self.evidence(ways, size), thresholds)

@@ -1,12 +1,14 @@
 """EMAT and CST as few-shot methods: the tokens of a frozen backbone, the network, and the paper's rule for K shots.
 
 The probabilities of a way's shots are averaged; every pixel goes to the likeliest way (`emat.methods.label_map`).
+
+Evidence has an axis B for several queries: a method compares one at a time, an exported graph any number, and both call
+the same functions.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -21,25 +23,32 @@ from emat.methods.base import (
     LossWeights,
     Method,
     Preparation,
+    QueryT,
+    SupportT,
     TaskEvidence,
     Thresholds,
     TrainingBatch,
 )
 from emat.model import load_public
-from emat.model.encoding import QueryEncoding, SupportEncoding
+from emat.model.encoding import QueryEncoding, SupportEncoding, support_mask
 from emat.model.network import Network, Shape
 
 
 @dataclass(frozen=True)
 class ShotEvidence:
-    """What one shot says about a query: the probability that its class is present, and mask logits."""
+    """What one shot says about B queries: the probability that its class is present, and mask logits."""
 
-    presence: float | None
-    masks: Tensor  # (2, 2h, 2w) for a query grid of (h, w): background, foreground
+    presence: Tensor | None  # (B,); None if the network only segments
+    masks: Tensor  # (B, 2, 2h, 2w) for a query grid of (h, w): background, foreground
+
+    @property
+    def foreground(self) -> Tensor:
+        """The logit of the foreground against the background (B, 2h, 2w)."""
+        return self.masks[:, 1] - self.masks[:, 0]
 
 
-class CorrelationMethod(Method):
-    """A trained network on the cosines of a frozen backbone's tokens: EMAT, CST and their ablations.
+class CorrelationMethod(Method[QueryT, SupportT, ShotEvidence]):
+    """What methods with a network on the cosines of a frozen backbone's tokens have in common.
 
     Args:
         backbone: A backbone from the registry.
@@ -50,20 +59,26 @@ class CorrelationMethod(Method):
         EmatError: If backbone and network do not fit.
     """
 
+    decision_version = 1
+
     def __init__(self, backbone: Backbone, network: Network, image_size: int | None = None) -> None:
         super().__init__()
         self.channels = channel_slice(network.shape, backbone.channels)
         given = self.channels.stop - self.channels.start
         if given != network.channels:
             raise EmatError(
+                "wrong-backbone",
                 f"this {network.method} head was trained for {network.channels} channels, the backbone gives "
-                f"{given}; use the backbone it was trained with"
+                f"{given}; use the backbone it was trained with",
             )
         self.backbone, self.network, self.name = backbone, network, network.method
         self.shape = network.shape
         spec = backbone.spec
         if spec is None:
-            raise EmatError("a method needs a backbone from the registry, which knows how photos are prepared for it")
+            raise EmatError(
+                "wrong-backbone",
+                "a method needs a backbone from the registry, which knows how photos are prepared for it",
+            )
         self.preparation = Preparation(image_size or spec.image_size, spec.mean, spec.std)
 
     def features(self, pixels: Tensor) -> list[Features]:
@@ -71,12 +86,12 @@ class CorrelationMethod(Method):
         size = (pixels.shape[2], pixels.shape[3])
         maps = self.backbone.maps(pixels)
         # As caches keep them: another layout in memory changes the last digits of what follows.
-        return [Features(tuple(each[index].contiguous() for each in maps), size) for index in range(len(pixels))]
+        return [Features(tuple(map_[index].contiguous() for map_ in maps), size) for index in range(len(pixels))]
 
     def mirror(self, features: Features) -> Features:
         """Mirror the features of a photo from left to right."""
         maps = self.backbone.mirror([tensor[None] for tensor in features.tensors], features.size)
-        return Features(tuple(each[0] for each in maps), features.size)
+        return Features(tuple(map_[0] for map_ in maps), features.size)
 
     def all_tokens(self, features: Features) -> Tensor:
         """Return the tokens (C, 1 + T, d) of all the backbone's channels."""
@@ -100,36 +115,34 @@ class CorrelationMethod(Method):
         """Load the weights of the network; EmatError says what does not fit."""
         load_public(self.network, tensors)
 
-    def encode_query(self, features: Features) -> QueryEncoding:
+    def network_query(self, features: Features) -> QueryEncoding:
         """Normalise the tokens of the query."""
         return self.network.encode_query(self.tokens(features), self.backbone.grid(*features.size))
 
-    def encode_support(self, features: Features, mask: Tensor) -> SupportEncoding:
+    def network_support(self, features: Features, mask: Tensor) -> SupportEncoding:
         """Normalise the tokens of the support, and find which of them the mask keeps."""
-        return self.network.encode_support(self.tokens(features), mask, self.backbone.grid(*features.size))
+        at_photo_side = support_mask(mask, self.preparation.image_size)
+        return self.network.encode_support(self.tokens(features), at_photo_side, self.backbone.grid(*features.size))
 
     @torch.no_grad()
-    def compare(self, query: QueryEncoding, supports: Sequence[SupportEncoding]) -> list[ShotEvidence]:
-        """Run the network for each support on its own."""
-        evidence = []
-        for support in supports:  # one at a time, so that a result never depends on the other supports
-            out = self.network.compare(query, [support])
-            presence = None if out.presence is None else float(out.presence.float().softmax(dim=1)[0, 1])
-            evidence.append(ShotEvidence(presence, out.masks[0].float()))
-        return evidence
+    def network_evidence(self, query: QueryEncoding, support: SupportEncoding) -> ShotEvidence:
+        """Run the network for one pair, so that a result never depends on other supports."""
+        out = self.network.compare(query, [support])
+        # In double precision from here on: the mean over shots is compared with thresholds.
+        presence = None if out.presence is None else out.presence.float().softmax(dim=1)[:, 1].double()
+        return ShotEvidence(presence, out.masks.float())
 
-    def decide(self, evidence: TaskEvidence, thresholds: Thresholds = PAPER_THRESHOLDS) -> Decision:
+    def decide(self, evidence: TaskEvidence[ShotEvidence], thresholds: Thresholds = PAPER_THRESHOLDS) -> Decision:
         """Average the probabilities over each way's shots."""
-        probabilities = torch.stack([_way_probability(shots, evidence.size) for shots in evidence.by_way])  # (N, H, W)
-        scores = None
-        if all(shot.presence is not None for shots in evidence.by_way for shot in shots):
-            scores = [float(np.mean([shot.presence for shot in shots])) for shots in evidence.by_way]
-        return Decision.of(scores, probabilities, thresholds)
+        joined = [join_shots(shots, evidence.size) for shots in evidence.by_way]
+        scores = [float(score) for score, _ in joined if score is not None]
+        probabilities = torch.cat([probability for _, probability in joined])  # (N, H, W)
+        return Decision.of(scores if len(scores) == len(joined) else None, probabilities, thresholds)
 
     def loss(self, batch: TrainingBatch, weights: LossWeights) -> Losses:
         """Compute the cross entropies of presence and masks; masks are compared at the size of the query masks."""
-        supports = [self.encode_support(support, mask) for _, support, mask in batch.tasks()]
-        out = self.network.pairs([self.encode_query(query) for query in batch.queries], supports)
+        supports = [self.network_support(support, mask) for _, support, mask in batch.tasks()]
+        out = self.network.pairs([self.network_query(query) for query in batch.queries], supports)
         logits = F.interpolate(out.masks, batch.query_masks.shape[1:], mode="bilinear", align_corners=True)
         balance = logits.new_tensor([1.0, weights.foreground])
         masks = F.cross_entropy(logits, batch.query_masks.long(), balance)
@@ -137,6 +150,24 @@ class CorrelationMethod(Method):
             return Losses(masks, None, masks)
         presence = F.cross_entropy(out.presence, batch.query_masks.flatten(1).any(dim=1).long())
         return Losses(weights.presence * presence + masks, presence, masks)
+
+
+class NetworkMethod(CorrelationMethod[QueryEncoding, SupportEncoding]):
+    """The network's own answer: EMAT, CST and their ablations."""
+
+    support_type = SupportEncoding
+
+    def encode_query(self, features: Features) -> QueryEncoding:
+        """Encode a query for the network."""
+        return self.network_query(features)
+
+    def encode_support(self, features: Features, mask: Tensor) -> SupportEncoding:
+        """Encode a support for the network."""
+        return self.network_support(features, mask)
+
+    def compare(self, query: QueryEncoding, supports: Sequence[SupportEncoding]) -> list[ShotEvidence]:
+        """Run the network for each support on its own."""
+        return [self.network_evidence(query, support) for support in supports]
 
 
 def channel_slice(shape: Shape, channels: int) -> slice:
@@ -147,13 +178,14 @@ def channel_slice(shape: Shape, channels: int) -> slice:
     """
     first, end = shape.channels or (0, channels)
     if not 0 <= first < end <= channels:
-        raise EmatError(f"channels {first} to {end - 1} are not among the backbone's 0 to {channels - 1}")
+        raise EmatError("bad-number", f"channels {first} to {end - 1} are not among the backbone's 0 to {channels - 1}")
     return slice(first, end)
 
 
-def _way_probability(shots: Sequence[ShotEvidence], size: tuple[int, int]) -> Tensor:
-    """The mean of the shots' foreground probabilities at full size, (H, W)."""
-    logits = torch.stack([shot.masks for shot in shots])  # (K, 2, 2h, 2w)
-    full = F.interpolate(logits, size, mode="bilinear", align_corners=True)
+def join_shots(shots: Sequence[ShotEvidence], size: tuple[int, int]) -> tuple[Tensor | None, Tensor]:
+    """Average the shots of a way: its score (B,), None if the network only segments, and its map (B, H, W)."""
     # The softmax of two logits is the sigmoid of their difference, which takes half the memory.
-    return torch.sigmoid(full[:, 1] - full[:, 0]).mean(dim=0)
+    full = [F.interpolate(shot.masks, size, mode="bilinear", align_corners=True) for shot in shots]
+    probability = torch.stack([torch.sigmoid(logits[:, 1] - logits[:, 0]) for logits in full]).mean(dim=0)
+    presences = [shot.presence for shot in shots if shot.presence is not None]
+    return (torch.stack(presences).mean(dim=0) if len(presences) == len(shots) else None), probability

@@ -97,5 +97,7 @@ def starting_head(name: str | None, method: str, backbone: str | None) -> Starti
         ("backbone", metadata.get("backbone", backbone), backbone),
     ):
         if theirs != ours and not (word == "method" and share_heads(theirs, method)):
-            raise EmatError(f"{name} is a head for the {word} {theirs}, not {ours}; train with --{word} {theirs}")
+            raise EmatError(
+                "wrong-head", f"{name} is a head for the {word} {theirs}, not {ours}; train with --{word} {theirs}"
+            )
     return StartingHead(head, training_of(name), file_sha256(find_head(name)), metadata)

@@ -59,17 +59,17 @@ def likeliest(
     labels: Iterable[int] | None = None,
 ) -> Likeliest:
     """Find the winning class of every pixel and its probability; the arguments are those of `make_label_map`."""
-    own = list(threshold) if isinstance(threshold, (list, tuple)) else None
+    thresholds = list(threshold) if isinstance(threshold, (list, tuple)) else None
     best: Tensor | None = None
     winners = torch.empty(0)  # (H, W): the number of the winning class, counted from 1
-    for number, one in enumerate(probabilities, start=1):
-        probability = torch.as_tensor(one)
+    for number, values in enumerate(probabilities, start=1):
+        probability = torch.as_tensor(values)
         if best is None:
-            best = _start(-1.0 if own else threshold, probability)  # type: ignore[arg-type]
+            best = _start(-1.0 if thresholds else threshold, probability)  # type: ignore[arg-type]
             winners = torch.zeros_like(probability, dtype=torch.uint8)
         better = probability > best
-        if own:
-            better &= probability >= own[number - 1]
+        if thresholds:
+            better &= probability >= thresholds[number - 1]
             probability = torch.where(better, probability, best)
         # Later classes have higher numbers, so a maximum overwrites. On a CPU this takes a sixth of the time of a
         # maximum with its indices, and less than filling under a mask.

@@ -43,7 +43,7 @@ class PANetPair:
     support: FeatureSums
 
 
-class PANet(ResNetMethod):
+class PANet(ResNetMethod[Tensor, FeatureSums, PANetPair]):
     """PANet (Wang et al., ICCV 2019). Prototypes come from the last bottleneck; one softmax covers all ways.
 
     It trains the backbone itself, so features change with every step: it keeps the pixels of a photo instead. The
@@ -51,6 +51,7 @@ class PANet(ResNetMethod):
     """
 
     name = "panet"
+    support_type = FeatureSums
     recipe = Recipe("sgd", learning_rate=1e-3, momentum=0.9, weight_decay=5e-4, trains_backbone=True)
 
     def __init__(self, backbone: Backbone, image_size: int | None = None) -> None:
@@ -59,7 +60,7 @@ class PANet(ResNetMethod):
 
     def features(self, pixels: Tensor) -> list[Features]:
         """Keep the pixels themselves."""
-        return [Features((one,), (pixels.shape[2], pixels.shape[3])) for one in pixels]
+        return [Features((photo,), (pixels.shape[2], pixels.shape[3])) for photo in pixels]
 
     def feature_weights(self) -> Mapping[str, Tensor]:
         """Return nothing: pixels do not depend on weights."""
@@ -80,7 +81,7 @@ class PANet(ResNetMethod):
         return [PANetPair(query, support) for support in supports]
 
     @torch.no_grad()
-    def decide(self, evidence: TaskEvidence, thresholds: Thresholds = PAPER_THRESHOLDS) -> Decision:
+    def decide(self, evidence: TaskEvidence[PANetPair], thresholds: Thresholds = PAPER_THRESHOLDS) -> Decision:
         """Assign each pixel to the nearest prototype; a way is present if any pixel reaches the threshold."""
         ways = [[pair.support for pair in shots] for shots in evidence.by_way]
         scores = prototype_scores(evidence.by_way[0][0].query, ways)

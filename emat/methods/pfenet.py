@@ -56,10 +56,11 @@ class PFENetShot:
     prior: Tensor  # (h, w), from 0 to 1
 
 
-class PFENet(ResNetMethod):
+class PFENet(ResNetMethod[PFENetQuery, PFENetSupport, PFENetShot]):
     """PFENet (Tian et al., TPAMI 2020). The frozen ResNet is dilated: all maps have 1/8 of the resolution."""
 
     name = "pfenet"
+    support_type = PFENetSupport
     recipe = Recipe("sgd", learning_rate=0.0025, momentum=0.9, weight_decay=1e-4)
 
     def __init__(self, backbone: Backbone, image_size: int | None = None) -> None:
@@ -93,7 +94,7 @@ class PFENet(ResNetMethod):
         return [PFENetShot(query.reduced, support.vector, prior(query.high, support.high)) for support in supports]
 
     @torch.no_grad()
-    def decide(self, evidence: TaskEvidence, thresholds: Thresholds = PAPER_THRESHOLDS) -> Decision:
+    def decide(self, evidence: TaskEvidence[PFENetShot], thresholds: Thresholds = PAPER_THRESHOLDS) -> Decision:
         """Average the vectors and priors of each way's shots, run the pyramid for each way, then merge the ways."""
         ways = torch.stack([self.way_scores(shots) for shots in evidence.by_way])  # (N, 2, h, w)
         return decision(merge_ways(ways), ways[:, 1].flatten(1).amax(dim=1), evidence.size, thresholds.presence)

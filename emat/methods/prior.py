@@ -14,9 +14,9 @@ Then the ways of a task are judged together:
     presence' = presence - RIVALRY * max(0, presence of the likeliest other way - presence)
     mask'     = mask + PRESENCE_SHARE * presence' + ABSENCE_SHARE * min(presence', 0) - MASK_MARGIN
 
-A photo that resembles everything resembles its own class most, so a way that is far behind another one is probably
-absent. The terms of the mask take away the masks of classes that are probably absent. Last, a way is scored by what the
-others leave of its mask, because there is no evidence of it where another way explains the same pixels better:
+Some photos resemble every class, and their own class most. So a way whose presence is far below that of another way is
+probably absent. The added terms of the mask remove the masks of ways that are probably absent. Finally, the score of a
+way is lowered by the share of its mask that another way explains better, because those pixels are no evidence of it:
 
     score = sigmoid(presence') * (1 - the largest share of its mask that another likely way takes)
 
@@ -24,30 +24,18 @@ The constants were chosen on 500 2-way tasks of train-list photos, with the clas
 that never saw them (`benchmarks/prior_rule.py` shows what other values give).
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
-import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 from torch import Tensor
 
 from emat.backbone import Backbone
-from emat.methods.base import (
-    PAPER_THRESHOLDS,
-    Decision,
-    Features,
-    Losses,
-    LossWeights,
-    TaskEvidence,
-    Thresholds,
-    TrainingBatch,
-)
+from emat.methods.base import PAPER_THRESHOLDS, Decision, Features, TaskEvidence, Thresholds
 from emat.methods.correlation import CorrelationMethod, ShotEvidence
-from emat.methods.prototype import PrototypePresence, Prototypes, make_prototypes, patch_evidence, prototype_channels
+from emat.methods.prototype import PrototypePresence, Prototypes, make_prototypes, patch_evidence, unit_patches
+from emat.methods.training_free import PatchEvidence, class_channels
 from emat.model import QueryEncoding, SupportEncoding
 from emat.model.network import Network
 
@@ -56,7 +44,6 @@ RIVALRY = 0.8
 PRESENCE_SHARE, ABSENCE_SHARE, MASK_MARGIN = 0.1, 1.0, 0.2
 # EfficientNet-Lite2's last block tells classes apart best (AUC of presence 0.93, all of the prototype's blocks 0.92).
 PRESENCE_RULES = {"efficientnet-lite2": PrototypePresence(level=0.21, first_channel=8)}
-Logit = TypeVar("Logit", float, Tensor)
 LIKELY = 0.5  # scores and probabilities from which a way, and a pixel of its mask, count when masks are compared
 LARGEST_LOGIT = 8.0  # of presence: more certainty than this should not decide a mask on its own
 
@@ -87,137 +74,146 @@ class QueryWithPrior:
     """A query's encoding for the network, and its patches as unit vectors in the prior's channels."""
 
     encoding: QueryEncoding
-    patches: Tensor  # (C, h, w, d)
+    patches: Tensor  # (1, C, h, w, d)
 
 
-class PriorMethod(CorrelationMethod):
+class PriorMethod(CorrelationMethod[QueryWithPrior, SupportWithPrior]):
     """EMAT whose answer to each shot is averaged with the prototype's. Heads of `emat` are its heads too."""
 
+    support_type = SupportWithPrior
     takes_undecided = True
-    rules = 1
+    decision_version = 2
 
     def __init__(self, backbone: Backbone, network: Network, image_size: int | None = None) -> None:
         super().__init__(backbone, network, image_size)
         self.name = f"{network.method}-prior"
         assert backbone.spec is not None
-        self.prior_channels = prototype_channels(backbone.spec.name)
+        self.prior_channels = class_channels(backbone.spec.name)
         self.presence_rule = PRESENCE_RULES.get(backbone.spec.name, PrototypePresence())
 
-    def encode_support(self, features: Features, mask: Tensor) -> SupportWithPrior:  # type: ignore[override]
+    def encode_support(self, features: Features, mask: Tensor) -> SupportWithPrior:
         """Encode a support for the network, and average its tokens inside and outside of the mask."""
-        encoding = super().encode_support(features, mask > 0)
+        encoding = self.network_support(features, mask > 0)
         tokens = self.all_tokens(features)[self.prior_channels]
-        found = make_prototypes(tokens, mask, self.backbone.grid(*features.size))
-        return SupportWithPrior(encoding.cells, encoding.kept, encoding.kept_later, found.foreground, found.background)
+        prototypes = make_prototypes(tokens, mask, self.backbone.grid(*features.size))
+        tensors = encoding.cells, encoding.kept, encoding.kept_later
+        return SupportWithPrior(*tensors, prototypes.foreground, prototypes.background)
 
-    def encode_query(self, features: Features) -> QueryWithPrior:  # type: ignore[override]
+    def encode_query(self, features: Features) -> QueryWithPrior:
         """Normalise the tokens of the query."""
-        tokens = self.all_tokens(features)
-        grid = self.backbone.grid(*features.size)
-        patches = F.normalize(tokens[self.prior_channels, 1:], dim=-1).unflatten(1, grid)
-        return QueryWithPrior(self.network.encode_query(tokens[self.channels], grid), patches)
+        tokens, grid = self.all_tokens(features), self.backbone.grid(*features.size)
+        encoding = self.network.encode_query(tokens[self.channels], grid)
+        return QueryWithPrior(encoding, unit_patches(tokens[None, self.prior_channels], grid))
 
-    def compare(  # type: ignore[override]
-        self, query: QueryWithPrior, supports: Sequence[SupportWithPrior]
-    ) -> list[ShotEvidence]:
+    def compare(self, query: QueryWithPrior, supports: Sequence[SupportWithPrior]) -> list[ShotEvidence]:
         """Compare with each support on its own."""
-        trained = super().compare(query.encoding, [support.encoding for support in supports])
         return [
-            self._with_prior(shot, query.patches, support.prototypes)
-            for shot, support in zip(trained, supports, strict=True)
+            with_prior(
+                self.network_evidence(query.encoding, support.encoding),
+                patch_evidence(query.patches, support.prototypes, self.presence_rule),
+            )
+            for support in supports
         ]
 
-    def _with_prior(self, shot: ShotEvidence, patches: Tensor, prototypes: Prototypes) -> ShotEvidence:
-        prior = patch_evidence(patches, prototypes, self.presence_rule)
-        size = (shot.masks.shape[1], shot.masks.shape[2])
-        upsampled = F.interpolate(prior.logits[None, None], size, mode="bilinear", align_corners=True)[0, 0]
-        mask = _mean_logit(shot.masks[1] - shot.masks[0], upsampled)
-        presence = None
-        if shot.presence is not None:
-            presence = _probability(_mean_logit(_logit(shot.presence), _logit(prior.presence)))
-        return ShotEvidence(presence, torch.stack([torch.zeros_like(mask), mask]))
-
-    def decide(self, evidence: TaskEvidence, thresholds: Thresholds = PAPER_THRESHOLDS) -> Decision:
+    def decide(self, evidence: TaskEvidence[ShotEvidence], thresholds: Thresholds = PAPER_THRESHOLDS) -> Decision:
         """Judge all ways together, by their presence and by their masks."""
-        return self.heed_masks(self.decide_by_way(evidence, thresholds), thresholds)
+        return self.suppress_overlaps(self.decide_independently(evidence, thresholds), thresholds)
 
-    def decide_by_way(self, evidence: TaskEvidence, thresholds: Thresholds = PAPER_THRESHOLDS) -> Decision:
+    def decide_independently(
+        self, evidence: TaskEvidence[ShotEvidence], thresholds: Thresholds = PAPER_THRESHOLDS
+    ) -> Decision:
         """Judge the presence of all ways together, let it raise or lower their masks, and average over shots."""
-        ways = [[shot.presence for shot in shots if shot.presence is not None] for shots in evidence.by_way]
-        if all(ways):  # a network that only segments says nothing about presence
-            logits = rival_presence([_logit(sum(shots) / len(shots)) for shots in ways])
-            judged = zip(evidence.by_way, logits, strict=True)
-            evidence = replace(evidence, by_way=[[_judged(shot, logit) for shot in shots] for shots, logit in judged])
-        return super().decide(evidence, thresholds)
+        return super().decide(replace(evidence, by_way=judge_together(evidence.by_way)), thresholds)
 
-    def heed_masks(self, decision: Decision, thresholds: Thresholds) -> Decision:
+    def suppress_overlaps(
+        self, decision: Decision, thresholds: Thresholds, ways: Sequence[bool] | None = None
+    ) -> Decision:
         """Lower the score of a way whose mask is mostly another way's."""
         if decision.scores is None:
             return decision
-        scores = scores_by_masks(decision.scores, decision.probabilities)
-        return replace(decision, scores=scores, present=tuple(score >= thresholds.presence for score in scores))
-
-    def loss(self, batch: TrainingBatch, weights: LossWeights) -> Losses:
-        """Compute EMAT's own loss; the prior has nothing to train."""
-        return CorrelationMethod(self.backbone, self.network, self.preparation.image_size).loss(batch, weights)
+        before = torch.tensor(decision.scores, dtype=torch.float64)[None]
+        scores = scores_by_masks(before, torch.from_numpy(decision.probabilities)[None], ways)[0].tolist()
+        return replace(decision, scores=tuple(scores), present=tuple(score >= thresholds.presence for score in scores))
 
 
-def rival_presence(logits: Sequence[float]) -> list[float]:
-    """Lower the presence logit of each way by how far the likeliest other way is ahead.
+def with_prior(trained: ShotEvidence, prior: PatchEvidence) -> ShotEvidence:
+    """Average what the network and the prototype say of B queries, in logits."""
+    size = (trained.masks.shape[2], trained.masks.shape[3])
+    upsampled = F.interpolate(prior.logits[:, None], size, mode="bilinear", align_corners=True)[:, 0]
+    mask = _mean_logit(trained.foreground, upsampled)
+    presence = None
+    if trained.presence is not None:
+        both = _bounded_logit(trained.presence), _bounded_logit(prior.presence.to(trained.presence))
+        presence = torch.sigmoid(_mean_logit(*both))
+    return ShotEvidence(presence, torch.stack([torch.zeros_like(mask), mask], dim=1))
+
+
+def judge_together(ways: Sequence[Sequence[ShotEvidence]]) -> list[list[ShotEvidence]]:
+    """Replace the presence of every shot by that of its way beside its rivals, which raises or lowers its mask."""
+    means: list[Tensor] = []
+    for shots in ways:
+        presences = [shot.presence for shot in shots if shot.presence is not None]
+        if not presences:  # a network that only segments says nothing about presence
+            return [list(one) for one in ways]
+        means.append(_bounded_logit(torch.stack(presences).mean(dim=0)))
+    judged = []
+    for shots, presence in zip(ways, rival_presence(torch.stack(means)), strict=True):
+        change = PRESENCE_SHARE * presence + ABSENCE_SHARE * presence.clamp(max=0) - MASK_MARGIN  # (B,)
+        shift = change.to(shots[0].masks)[:, None, None]
+        judged.append(
+            [
+                ShotEvidence(torch.sigmoid(presence), torch.stack([shot.masks[:, 0], shot.masks[:, 1] + shift], dim=1))
+                for shot in shots
+            ]
+        )
+    return judged
+
+
+def rival_presence(logits: Tensor) -> Tensor:
+    """Lower the presence logits (N, B) of each way by how far the likeliest other way is ahead.
 
     The likeliest way keeps its own, because a class is no likelier for others being absent.
 
-    >>> [round(logit, 1) for logit in rival_presence([2.0, -1.0])]
-    [2.0, -3.4]
-    >>> rival_presence([0.5])
-    [0.5]
+    >>> rival_presence(torch.tensor([[2.0], [-1.0]])).flatten()
+    tensor([ 2.0000, -3.4000])
     """
-    highest = max(logits)
-    return [own - RIVALRY * (highest - own) for own in logits]
+    return logits - RIVALRY * (logits.amax(dim=0) - logits)
 
 
-def scores_by_masks(scores: Sequence[float], probabilities: NDArray[np.float32]) -> tuple[float, ...]:
+def scores_by_masks(scores: Tensor, probabilities: Tensor, ways: Sequence[bool] | None = None) -> Tensor:
     """Multiply each score by 1 less the largest share of the way's mask that one other likely way takes.
 
     Likely ways are those with a score of LIKELY or more, and a mask is where the probability reaches LIKELY, so scores
     do not depend on the thresholds of a user. A way without a mask keeps its score.
 
-    >>> maps = np.array([[[0.9, 0.9, 0.1, 0.1]], [[0.7, 0.7, 0.1, 0.6]]], np.float32)
-    >>> [round(score, 2) for score in scores_by_masks([0.9, 0.9], maps)]
-    [0.9, 0.3]
+    >>> maps = torch.tensor([[[[0.9, 0.9, 0.1, 0.1]], [[0.7, 0.7, 0.1, 0.6]]]])
+    >>> scores_by_masks(torch.tensor([[0.9, 0.9]]), maps)
+    tensor([[0.9000, 0.3000]])
 
     Args:
-        scores: Of N ways.
-        probabilities: Their maps (N, H, W).
+        scores: (B, N).
+        probabilities: The maps (B, N, H, W) of the ways.
+        ways: Of each way whether its score may change; by default all may.
     """
-    likely = [way for way, score in enumerate(scores) if score >= LIKELY]
-    if len(likely) < 2:
-        return tuple(scores)
-    winners = probabilities[likely].argmax(axis=0)  # (H, W), indices into `likely`
-    found = list(scores)
-    for index, way in enumerate(likely):
-        inside = probabilities[way] >= LIKELY
-        pixels = np.bincount(winners[inside], minlength=len(likely))  # of this way's mask, by the way that takes them
-        found[way] *= 1 - float(np.delete(pixels, index).max()) / max(int(pixels.sum()), 1)
-    return tuple(found)
+    if scores.shape[1] == 1:
+        return scores
+    likely = scores >= LIKELY
+    winners = torch.where(likely[:, :, None, None], probabilities, -1.0).argmax(dim=1)  # (B, H, W)
+    wins = [winners == way for way in range(scores.shape[1])]
+    changed = []
+    for way, score in enumerate(scores.unbind(dim=1)):
+        mask = probabilities[:, way] >= LIKELY
+        taken = [(mask & won).flatten(1).sum(dim=1) for other, won in enumerate(wins) if other != way]
+        share = torch.stack(taken).amax(dim=0) / mask.flatten(1).sum(dim=1).clamp(min=1)
+        may_change = ways is None or ways[way]
+        changed.append(torch.where(likely[:, way], score * (1 - share), score) if may_change else score)
+    return torch.stack(changed, dim=1)
 
 
-def _judged(shot: ShotEvidence, presence: float) -> ShotEvidence:
-    """The shot with the presence of its way, a logit, in place of its own, and a mask that heeds it."""
-    change = PRESENCE_SHARE * presence + ABSENCE_SHARE * min(presence, 0.0) - MASK_MARGIN
-    return ShotEvidence(_probability(presence), torch.stack([shot.masks[0], shot.masks[1] + change]))
-
-
-def _mean_logit(trained: Logit, prior: Logit) -> Logit:
+def _mean_logit(trained: Tensor, prior: Tensor) -> Tensor:
     return (trained + PRIOR_WEIGHT * prior) / (1 + PRIOR_WEIGHT)
 
 
-def _probability(logit: float) -> float:
-    return 1 / (1 + math.exp(-logit))
-
-
-def _logit(probability: float) -> float:
+def _bounded_logit(probability: Tensor) -> Tensor:
     """The logit of a probability, within LARGEST_LOGIT of 0."""
-    if probability <= 0 or probability >= 1:
-        return math.copysign(LARGEST_LOGIT, probability - 0.5)
-    return max(-LARGEST_LOGIT, min(LARGEST_LOGIT, math.log(probability / (1 - probability))))
+    return torch.log(probability / (1 - probability)).clamp(-LARGEST_LOGIT, LARGEST_LOGIT)

@@ -6,32 +6,18 @@ where the query has the class and an AUC of 0.91 for presence, against 39.4 and 
 the classes of any one fold leads to the same channels, a margin of 0.03 to 0.06 and a presence level of 0.27 to 0.31.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from emat.backbone import Backbone
 from emat.backbone.tokens import Grid
-from emat.errors import EmatError
-from emat.methods.base import (
-    PAPER_THRESHOLDS,
-    Decision,
-    Features,
-    Losses,
-    LossWeights,
-    Method,
-    Preparation,
-    TaskEvidence,
-    Thresholds,
-    TrainingBatch,
-)
+from emat.methods.base import Features
+from emat.methods.training_free import CERTAIN_LOGIT, PatchEvidence, TrainingFreeMethod, best_patches, coverage
 
-CHANNELS: Mapping[str, slice] = {"efficientnet-lite2": slice(28, 42)}  # other backbones use all channels
-MARGIN, SHARPNESS = 0.05, 15.0  # a patch is foreground if it is nearer to the foreground by this margin
-BEST_SHARE = 0.05  # share of the patches, those most similar to the foreground, that decide on presence
+FOREGROUND_MARGIN, SHARPNESS = 0.05, 15.0  # a patch is foreground if it is nearer to the foreground by this margin
 PRESENCE_LEVEL, PRESENCE_SHARPNESS = 0.28, 17.0
 
 
@@ -43,41 +29,18 @@ class Prototypes:
     background: Tensor | None  # (C, d)
 
 
-@dataclass(frozen=True)
-class PatchEvidence:
-    """What one shot says about a query: the probability that its class is present, and a foreground logit per patch."""
-
-    presence: float
-    logits: Tensor  # (h, w)
-
-
-class Prototype(Method):
+class Prototype(TrainingFreeMethod[Tensor, Prototypes]):
     """Prototypes on the tokens of any backbone; nothing is trained.
 
     Similarity is the cosine, averaged over channels. Logits are resized bilinearly to the size of the answer.
     """
 
     name = "prototype"
-    takes_undecided = True
-
-    def __init__(self, backbone: Backbone, image_size: int | None = None) -> None:
-        super().__init__()
-        spec = backbone.spec
-        if spec is None:
-            raise EmatError("a method needs a backbone from the registry, which knows how photos are prepared for it")
-        self.backbone = backbone
-        self.channels = prototype_channels(spec.name)
-        self.preparation = Preparation(image_size or spec.image_size, spec.mean, spec.std)
-
-    def features(self, pixels: Tensor) -> list[Features]:
-        """Compute the backbone's tokens (C, 1 + T, d) of each photo, for the channels that are used."""
-        size = (pixels.shape[2], pixels.shape[3])
-        return [Features((tokens[self.channels],), size) for tokens in self.backbone(pixels)]
+    support_type = Prototypes
 
     def encode_query(self, features: Features) -> Tensor:
-        """Normalise the patch vectors: (C, h, w, d)."""
-        tokens = features.tensors[0].float()
-        return F.normalize(tokens[:, 1:], dim=-1).unflatten(1, self.backbone.grid(*features.size))
+        """Normalise the patch vectors: (1, C, h, w, d)."""
+        return unit_patches(features.tensors[0][None].float(), self.backbone.grid(*features.size))
 
     def encode_support(self, features: Features, mask: Tensor) -> Prototypes:
         """Average the patches, each weighted by how much of it the mask covers."""
@@ -86,21 +49,6 @@ class Prototype(Method):
     def compare(self, query: Tensor, supports: Sequence[Prototypes]) -> list[PatchEvidence]:
         """Compare with each support on its own."""
         return [patch_evidence(query, support) for support in supports]
-
-    def decide(self, evidence: TaskEvidence, thresholds: Thresholds = PAPER_THRESHOLDS) -> Decision:
-        """Average the probabilities over each way's shots."""
-        probabilities = torch.stack([_way_probability(shots, evidence.size) for shots in evidence.by_way])  # (N, H, W)
-        scores = [sum(shot.presence for shot in shots) / len(shots) for shots in evidence.by_way]
-        return Decision.of(scores, probabilities, thresholds)
-
-    def loss(self, batch: TrainingBatch, weights: LossWeights) -> Losses:
-        """Raise an EmatError, because there is nothing to train."""
-        raise EmatError("the prototype method has nothing to train; evaluate it as it is, with --method prototype")
-
-
-def prototype_channels(backbone: str) -> slice:
-    """Return which correlation channels of a backbone prototypes are made of."""
-    return CHANNELS.get(backbone, slice(None))
 
 
 def make_prototypes(tokens: Tensor, mask: Tensor, grid: Grid) -> Prototypes:
@@ -114,12 +62,8 @@ def make_prototypes(tokens: Tensor, mask: Tensor, grid: Grid) -> Prototypes:
     Raises:
         EmatError: If the mask has another shape.
     """
-    if mask.ndim != 2 or mask.numel() == 0:
-        raise EmatError(f"a support mask must have shape (H, W), this one has {tuple(mask.shape)}")
     patches = tokens[:, 1:]
-    inside, outside = (
-        F.adaptive_avg_pool2d(part.to(patches)[None, None], grid).flatten() for part in (mask > 0, mask == 0)
-    )  # (T,)
+    inside, outside = (part.to(patches) for part in coverage(mask, grid))
     return Prototypes(_mean(patches, inside), _mean(patches, outside))
 
 
@@ -131,16 +75,23 @@ class PrototypePresence:
     first_channel: int = 0  # the prototypes' channels from this one on are compared
 
 
+def unit_patches(tokens: Tensor, grid: Grid) -> Tensor:
+    """The patches of tokens (B, C, 1 + T, d) as unit vectors (B, C, h, w, d)."""
+    return F.normalize(tokens[:, :, 1:], dim=-1).unflatten(2, grid)
+
+
 def patch_evidence(query: Tensor, support: Prototypes, rule: PrototypePresence = PrototypePresence()) -> PatchEvidence:
-    """Compare the unit patch vectors (C, h, w, d) of a query with prototypes."""
+    """Compare the unit patch vectors (B, C, h, w, d) of queries with prototypes."""
     if support.foreground is None:  # an empty mask: there is nothing to look for
-        return PatchEvidence(0.0, query.new_full(query.shape[1:3], -SHARPNESS))
-    near = _similarity(query, support.foreground)  # (h, w)
+        return PatchEvidence(
+            query.new_zeros(1).expand(len(query)), torch.full_like(query[:, 0, :, :, 0], -CERTAIN_LOGIT)
+        )
+    near = _similarity(query, support.foreground)  # (B, h, w)
     far = torch.zeros_like(near) if support.background is None else _similarity(query, support.background)
-    seen = _similarity(query[rule.first_channel :], support.foreground[rule.first_channel :])
-    best = seen.flatten().topk(max(1, round(BEST_SHARE * seen.numel()))).values.mean()
-    presence = torch.sigmoid(PRESENCE_SHARPNESS * (best - rule.level))
-    return PatchEvidence(float(presence), SHARPNESS * (near - far - MARGIN))
+    best = best_patches(_similarity(query[:, rule.first_channel :], support.foreground[rule.first_channel :]))
+    return PatchEvidence(
+        torch.sigmoid(PRESENCE_SHARPNESS * (best - rule.level)), SHARPNESS * (near - far - FOREGROUND_MARGIN)
+    )
 
 
 def _mean(patches: Tensor, weights: Tensor) -> Tensor | None:
@@ -151,11 +102,5 @@ def _mean(patches: Tensor, weights: Tensor) -> Tensor | None:
 
 
 def _similarity(query: Tensor, prototype: Tensor) -> Tensor:
-    """The cosine of each patch (C, h, w, d) with the prototype (C, d), averaged over channels: (h, w)."""
-    return torch.einsum("chwd,cd->hw", query, prototype) / len(prototype)
-
-
-def _way_probability(shots: Sequence[PatchEvidence], size: tuple[int, int]) -> Tensor:
-    """The mean of the shots' foreground probabilities at full size, (H, W)."""
-    logits = torch.stack([shot.logits for shot in shots])[:, None]  # (K, 1, h, w)
-    return torch.sigmoid(F.interpolate(logits, size, mode="bilinear", align_corners=True)).mean(dim=(0, 1))
+    """The cosine of each patch (B, C, h, w, d) with the prototype (C, d), averaged over channels: (B, h, w)."""
+    return torch.einsum("bchwd,cd->bhw", query, prototype) / len(prototype)

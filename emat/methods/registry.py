@@ -16,12 +16,19 @@ from emat.backbone.registry import DEFAULT_BACKBONE
 from emat.errors import EmatError
 from emat.methods.asnet import ASNet
 from emat.methods.base import Method
-from emat.methods.correlation import CorrelationMethod, channel_slice
+from emat.methods.correlation import CorrelationMethod, NetworkMethod, channel_slice
+from emat.methods.frost import Frost
+from emat.methods.gf_sam import GFSAM
 from emat.methods.hsnet import HSNet
+from emat.methods.insid3 import Insid3
+from emat.methods.matcher import Matcher
 from emat.methods.panet import PANet
+from emat.methods.persam import PerSAM
 from emat.methods.pfenet import PFENet
 from emat.methods.prior import PriorMethod
+from emat.methods.promi import ProMi
 from emat.methods.prototype import Prototype
+from emat.methods.whitened import WhitenedPrototype
 from emat.model import FORMS, Shape, build
 from emat.plugins import METHOD_GROUP, load_plugin, plugin_names, plugin_problem
 
@@ -46,13 +53,16 @@ def _correlation(
 
 METHODS: dict[str, MethodEntry] = {
     # emat, cst and their variants
-    **{form: MethodEntry(partial(_correlation, form, CorrelationMethod), has_shape=True) for form in FORMS},
+    **{form: MethodEntry(partial(_correlation, form, NetworkMethod), has_shape=True) for form in FORMS},
     "emat-prior": MethodEntry(partial(_correlation, "emat", PriorMethod), has_shape=True, heads_of="emat"),
     "panet": MethodEntry(PANet, "resnet50", needs_training=False),
     "pfenet": MethodEntry(PFENet, "resnet50"),
     "hsnet": MethodEntry(HSNet, "resnet50"),
     "asnet": MethodEntry(ASNet, "resnet50"),
-    "prototype": MethodEntry(Prototype, needs_training=False),
+    **{
+        kind.name: MethodEntry(kind, needs_training=False)
+        for kind in (Prototype, ProMi, WhitenedPrototype, Frost, Insid3, PerSAM, Matcher, GFSAM)
+    },
 }
 
 
@@ -70,13 +80,13 @@ def find_method(name: str) -> MethodEntry:
     if name in METHODS:
         return METHODS[name]
     if name not in plugin_names(METHOD_GROUP):
-        raise EmatError(f"there is no method {name!r}; choose one of {', '.join(method_names())}")
-    found = load_plugin(METHOD_GROUP, name)
-    if isinstance(found, MethodEntry):
-        return found
-    if isinstance(found, type) and issubclass(found, Method):
-        return MethodEntry(found)
-    raise plugin_problem(METHOD_GROUP, name, "a subclass of emat.methods.base.Method or a MethodEntry", found)
+        raise EmatError("unknown-method", f"there is no method {name!r}; choose one of {', '.join(method_names())}")
+    plugin = load_plugin(METHOD_GROUP, name)
+    if isinstance(plugin, MethodEntry):
+        return plugin
+    if isinstance(plugin, type) and issubclass(plugin, Method):
+        return MethodEntry(plugin)
+    raise plugin_problem(METHOD_GROUP, name, "a subclass of emat.methods.base.Method or a MethodEntry", plugin)
 
 
 def is_training_free(name: str) -> bool:
@@ -122,6 +132,9 @@ def build_method(
     else:
         extractor = build_backbone(backbone or entry.default_backbone, device=device)
     if not entry.has_shape and shape not in (None, Shape()):
-        raise EmatError(f"the method {name} has no network whose support grid, widths or channels could be chosen")
+        raise EmatError(
+            "unsupported-method",
+            f"the method {name} has no network whose support grid, widths or channels could be chosen",
+        )
     options = {"shape": shape or Shape()} if entry.has_shape else {}
     return entry.make(extractor, image_size, **options).to(next(extractor.parameters()).device).eval()

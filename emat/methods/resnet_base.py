@@ -26,11 +26,14 @@ from emat.errors import EmatError
 from emat.methods.base import (
     PAPER_THRESHOLDS,
     Decision,
+    EvidenceT,
     Features,
     Losses,
     LossWeights,
     Method,
     Preparation,
+    QueryT,
+    SupportT,
     TaskEvidence,
     Thresholds,
     TrainingBatch,
@@ -43,7 +46,7 @@ KEPT_BYTES = 2**30  # chunks of one layer of a pair are kept for the backward pa
 EPSILON = 1e-5  # added to the length of a feature vector before dividing by it
 
 
-class ResNetMethod(Method):
+class ResNetMethod(Method[QueryT, SupportT, EvidenceT]):
     """A method on the maps of a ResNet. Its state dict has the names of public checkpoints."""
 
     backbone: ResNet
@@ -54,8 +57,9 @@ class ResNetMethod(Method):
         if not isinstance(backbone, ResNet) or spec is None:
             given = spec.name if spec else type(backbone).__name__
             raise EmatError(
+                "wrong-backbone",
                 f"{self.name} works on the maps of a ResNet's bottlenecks, which {given} does not have; "
-                "use the backbone resnet50 or resnet101"
+                "use the backbone resnet50 or resnet101",
             )
         self.backbone = backbone
         self.preparation = Preparation(image_size or spec.image_size, spec.mean, spec.std)
@@ -78,12 +82,12 @@ class ResNetMethod(Method):
         Raises:
             EmatError: If a name or shape does not fit; nothing is loaded then.
         """
-        own = self.trained_weights()
+        expected = self.trained_weights()
         given = {name: value for name, value in tensors.items() if self._is_trained(name)}
         given = {name: value for name, value in given.items() if not name.endswith("num_batches_tracked")}
-        if wrong := misfits(shapes_of(given), shapes_of(own)):
-            raise EmatError(f"these tensors are not a {self.name} on this ResNet: {wrong}")
-        self.load_state_dict({name: given[name] for name in own}, strict=False)
+        if wrong := misfits(shapes_of(given), shapes_of(expected)):
+            raise EmatError("weights-do-not-fit", f"these tensors are not a {self.name} on this ResNet: {wrong}")
+        self.load_state_dict({name: given[name] for name in expected}, strict=False)
 
     def _is_trained(self, name: str) -> bool:
         if self.recipe.trains_backbone:
@@ -93,13 +97,13 @@ class ResNetMethod(Method):
     def _maps(self, features: Features) -> tuple[Tensor, ...]:
         """The features in the precision of the parameters; a cache may keep them in half precision."""
         dtype = self.backbone.conv1.weight.dtype
-        return tuple(one.to(dtype) for one in features.tensors)
+        return tuple(map_.to(dtype) for map_ in features.tensors)
 
 
 def mask_at(mask: Tensor, like: Tensor) -> Tensor:
     """Resize a mask (H, W) bilinearly to the size of the map (..., h, w) that it belongs to: (h, w)."""
     if mask.ndim != 2 or mask.numel() == 0:
-        raise EmatError(f"a support mask must have shape (H, W), this one has {tuple(mask.shape)}")
+        raise EmatError("mask-shape", f"a support mask must have shape (H, W), this one has {tuple(mask.shape)}")
     covered = (mask > 0).to(like)
     return F.interpolate(covered[None, None], like.shape[-2:], mode="bilinear", align_corners=True)[0, 0]
 
@@ -163,9 +167,10 @@ class HyperFeatures:
     mask: Tensor | None = None  # (H, W), for a support
 
 
-class HyperCorrelationMethod(ResNetMethod):
+class HyperCorrelationMethod(ResNetMethod[HyperFeatures, HyperFeatures, Tensor]):
     """A trained network on the correlations of one query and one support; the ResNet is frozen."""
 
+    support_type = HyperFeatures
     learner: nn.Module  # (query, support) -> logits (1, 2, 2h, 2w) at twice layer2's resolution; a public name
 
     @torch.no_grad()
@@ -200,7 +205,7 @@ class HyperCorrelationMethod(ResNetMethod):
         logits: Tensor = self.learner(query, support)
         return logits[0].float().log_softmax(dim=0)
 
-    def decide(self, evidence: TaskEvidence, thresholds: Thresholds = PAPER_THRESHOLDS) -> Decision:
+    def decide(self, evidence: TaskEvidence[Tensor], thresholds: Thresholds = PAPER_THRESHOLDS) -> Decision:
         """Let the shots vote on presence, average their log-probabilities, then merge the ways."""
         ways = [torch.stack(list(shots)) for shots in evidence.by_way]
         return decide_by_votes(ways, evidence.size, thresholds.presence)

@@ -14,7 +14,7 @@ For one query token and one attention head, Eq. 6 is
 `attend` is this equation, and both layers use it. `attend_correlation` is the first layer's hot path. It goes through
 the query tokens in chunks: it correlates a chunk, projects it, attends, and keeps only the result, so that the
 correlation (289 MB at the paper's size) never exists as a whole. The backward pass computes each chunk again, except
-for small pairs, whose chunks are kept.
+for pairs that memory has room for, whose chunks are kept together with the softmax's exponentials.
 
 Reading order: `projections.Projections`, `attend` with its softmax, `attend_correlation` with its chunks, then the
 backward passes.
@@ -29,15 +29,18 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from emat.device import workspace_bytes
+from emat.device import free_memory, workspace_bytes
 from emat.model.projections import ProjectionGradients, Projections
 
 ATTENTION_HEADS = 8
 LOG2_E = 1 / math.log(2)
-# A chunk takes a fourth of the workspace, and the logits of a piece an eighth. On a CPU these are 6 MB and 3 MB, which
-# were the fastest of the sizes tried.
-CHUNK_SHARE, PIECE_SHARE = 4, 8
-SMALL_PAIR = 32 * 2**20  # up to this many bytes, a pair's correlations and projections are kept for the backward pass
+# The logits of a piece take this part of the workspace, and a chunk all of it. On a CPU these are 3 MB and 24 MB, which
+# were the fastest of the sizes tried: the products of smaller chunks are too thin.
+PIECE_SHARE = 8
+# What a pair's backward pass needs is kept if it takes up to this many bytes, or this part of the memory that is free.
+# Otherwise it is computed again, which takes longer.
+SMALL_PAIR = 32 * 2**20
+KEPT_SHARE = 1 / 16
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -55,7 +58,8 @@ def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """
     if k.shape[2] == 0:
         return torch.zeros_like(q)
-    return _by_row(_attended(_by_heads(q, k, v)))
+    values, _ = _attended(_by_heads(q, k, v))
+    return _by_row(values)
 
 
 class _ByHeads(NamedTuple):
@@ -63,24 +67,37 @@ class _ByHeads(NamedTuple):
 
     q: Tensor  # (n, heads, e, t_d), times LOG2_E, so that exp2 can be taken instead of exp
     k: Tensor  # (n, heads, e, t), centred
-    v: Tensor  # (n, heads, e, t)
+    v: Tensor  # (n, heads, e + 1, t), with a row of ones at the end
     shift: bool  # whether the largest logit must be subtracted before exp2 is taken
 
 
 def _by_heads(q: Tensor, k: Tensor, v: Tensor) -> _ByHeads:
-    """Split (H, n, t_d) and twice (H, n, t) by attention head."""
-    scaled_q, centred_k = LOG2_E * _by_head(q), _centred(_by_head(k))
-    return _ByHeads(scaled_q, centred_k, _by_head(v), shift=not _within_range(scaled_q, centred_k))
+    """Split (H, n, t_d) and twice (H, n, t) by attention head.
+
+    Keys are moved around zero, so that logits are small and `_within_range` holds. All logits of a query change by the
+    same amount, which does not change their softmax.
+    """
+    scaled_q, by_head_k, by_head_v = LOG2_E * _by_head(q), _by_head(k), _by_head(v)
+    smallest, largest = by_head_k.detach().aminmax(dim=3, keepdim=True)
+    centred_k, reach = by_head_k - (smallest + largest) / 2, (largest - smallest) / 2
+    ones = by_head_v.new_ones(*by_head_v.shape[:2], 1, by_head_v.shape[3])
+    shift = not _within_range(scaled_q, reach, k.shape[2])
+    return _ByHeads(scaled_q, centred_k, torch.cat([by_head_v, ones], dim=2), shift)
 
 
-def _attended(inputs: _ByHeads) -> Tensor:
-    """Return the attended values (n, heads, e, t_d)."""
-    q, k, v, shift = inputs
-    v_and_ones = torch.cat([v, v.new_ones(*v.shape[:2], 1, v.shape[3])], dim=2)
-    pieces = _pieces(q, k, v_and_ones)
-    # The row of ones gives the softmax's denominator: (n, heads, e + 1, t_d).
-    summed = _joined([rows @ _exponentials(piece_q, piece_k, shift=shift) for piece_q, piece_k, rows in pieces])
-    return summed[:, :, :-1] / summed[:, :, -1:]
+def _attended(inputs: _ByHeads, kept: list[Tensor] | None = None) -> tuple[Tensor, Tensor]:
+    """Return the attended values (n, heads, e, t_d) and the softmax's denominators (n, heads, 1, t_d).
+
+    The numerators of every piece are added to `kept`, if that is given.
+    """
+    sums = []
+    for q, k, v in _pieces(*inputs[:3]):
+        exponentials = _exponentials(q, k, shift=inputs.shift)
+        sums.append(v @ exponentials)  # (n, heads, e + 1, t_d); the row of ones gives the denominator
+        if kept is not None:
+            kept.append(exponentials)
+    values, denominators = _joined(sums).split([inputs.v.shape[2] - 1, 1], dim=2)
+    return values / denominators, denominators
 
 
 def _pieces(q: Tensor, k: Tensor, *others: Tensor) -> Iterator[tuple[Tensor, ...]]:
@@ -107,26 +124,17 @@ def _exponentials(q: Tensor, k: Tensor, *, shift: bool) -> Tensor:
     return logits.exp2_()
 
 
-def _centred(k: Tensor) -> Tensor:
-    """Move the keys (n, heads, e, t) around zero, so that logits are small and `_within_range` holds.
-
-    All logits of a query change by the same amount, which does not change their softmax.
-    """
-    smallest, largest = k.detach().aminmax(dim=3, keepdim=True)
-    return k - (smallest + largest) / 2
-
-
-def _within_range(q: Tensor, k: Tensor) -> bool:
-    """Whether exp2 of every logit of q and the centred k is finite, which is nearly always so.
+def _within_range(q: Tensor, reach: Tensor, keys: int) -> bool:
+    """Whether exp2 of every logit is finite, given the largest absolute keys `reach`; this is nearly always so.
 
     Then the largest logit need not be found and subtracted, which would take a third of attention's time. On a GPU this
     is not checked, because the CPU would have to wait for the answer.
     """
     if q.device.type != "cpu":
         return False
-    largest = (q.detach().abs() * k.detach().abs().amax(dim=3, keepdim=True)).sum(dim=2).max()
+    largest = (q.detach().abs() * reach).sum(dim=2).max()
     exponents = math.log2(torch.finfo(q.dtype).max) / 2  # the other half is left for products
-    return float(largest) + math.log2(k.shape[3]) < exponents
+    return float(largest) + math.log2(keys) < exponents
 
 
 def _by_head(x: Tensor) -> Tensor:
@@ -157,17 +165,24 @@ def attend_correlation(query: Tensor, cells: Tensor, kept: Tensor, projections: 
     t_d = projections.first + n_cells
     numbers = channels * (positions * n_cells + kept.shape[1]) + 2 * len(projections.w_cells) * t_d
     token_bytes = numbers * query.element_size()  # of one query token's correlations and projections
-    chunk = max(1, workspace_bytes(query.device) // CHUNK_SHARE // token_bytes)
-    keep_chunks = torch.is_grad_enabled() and token_bytes * query.shape[1] <= SMALL_PAIR
+    chunk = max(1, workspace_bytes(query.device) // token_bytes)
+    kept_bytes = token_bytes + ATTENTION_HEADS * t_d * kept.shape[1] * query.element_size()
+    keep_chunks = torch.is_grad_enabled() and _can_keep(kept_bytes * query.shape[1], query.device)
     return _CorrelationAttention.apply(query, cells, kept, chunk, keep_chunks, *projections.tensors())
 
 
+def _can_keep(pair_bytes: int, device: torch.device) -> bool:
+    """Whether there is room for what one pair of a training step would keep."""
+    return pair_bytes <= SMALL_PAIR or pair_bytes <= KEPT_SHARE * free_memory(device)
+
+
 class _Chunk(NamedTuple):
-    """What is computed for a chunk of query tokens before attention."""
+    """What is computed for a chunk of query tokens before attention, and the numerators of attention's pieces."""
 
     by_cell: Tensor  # (P, C, n, n_cells), correlations
     by_token: Tensor  # (C, n, k), correlations
     heads: _ByHeads
+    exponentials: list[Tensor]  # each (n of the piece, heads, k, t_d); empty if they are to be computed again
 
 
 class _CorrelationAttention(torch.autograd.Function):
@@ -181,32 +196,30 @@ class _CorrelationAttention(torch.autograd.Function):
         hidden, t_q, t_d = projections.hidden, query.shape[1], projections.first + cells.shape[2]
         attended = query.new_empty(hidden, t_q, t_d)
         residual = query.new_empty(len(projections.w_cells) - hidden, t_q, t_d)
+        denominators = query.new_empty(t_q, ATTENTION_HEADS, 1, t_d)
         chunks = []
         for part in _parts(t_q, chunk):
             made = _make_chunk(query[:, part], cells, kept, projections, residual[:, part])
-            attended[:, part] = _by_row(_attended(made.heads))
+            values, denominators[part] = _attended(made.heads, made.exponentials if keep_chunks else None)
+            attended[:, part] = _by_row(values)
             if keep_chunks:
                 chunks.append(made)
-        tensors = [tensor for made in chunks for tensor in (made.by_cell, made.by_token, *made.heads[:3])]
-        ctx.save_for_backward(query, cells, kept, attended, *weights, *tensors)
-        ctx.chunk, ctx.weights, ctx.shifts = chunk, len(weights), [made.heads.shift for made in chunks]
+        ctx.save_for_backward(query, cells, kept, attended, denominators, *weights)
+        ctx.chunk, ctx.chunks = chunk, chunks
         return attended, residual
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_attended: Tensor, d_residual: Tensor) -> tuple[Tensor | None, ...]:
-        query, cells, kept, attended, *others = ctx.saved_tensors
-        projections, tensors = Projections(*others[: ctx.weights]), others[ctx.weights :]
-        chunks = [
-            _Chunk(by_cell, by_token, _ByHeads(q, k, v, shift))
-            for by_cell, by_token, q, k, v, shift in zip(*(tensors[i::5] for i in range(5)), ctx.shifts, strict=True)
-        ]
+        query, cells, kept, attended, denominators, *weights = ctx.saved_tensors
+        projections = Projections(*weights)
+        chunks, ctx.chunks = ctx.chunks, []  # a second backward pass would compute them again
         first, weight_grads = projections.first, ProjectionGradients(projections)
         wanted = zip((query, cells, kept), ctx.needs_input_grad[:3], strict=True)
         token_grads = _TokenGradients(*(torch.zeros_like(tokens) if needed else None for tokens, needed in wanted))
         for index, part in enumerate(_parts(query.shape[1], ctx.chunk)):
             made = chunks[index] if chunks else _make_chunk(query[:, part], cells, kept, projections)
-            d_q, d_kv = _attend_backward(made.heads, attended[:, part], d_attended[:, part])
+            d_q, d_kv = _attend_backward(made, denominators[part], attended[:, part], d_attended[:, part])
             d_projected = (d_q, d_residual[:, part])
             d_image = torch.cat([d[:, :, first:] for d in d_projected])  # (H + E, n, n_cells)
             d_class = torch.cat([d[:, :, 0] for d in d_projected]) if first else None  # (H + E, n)
@@ -230,7 +243,7 @@ def _make_chunk(query: Tensor, cells: Tensor, kept: Tensor, projections: Project
     by_cell, by_token = _correlate(query, cells, kept)
     q = query.new_empty(projections.hidden, query.shape[1], projections.first + cells.shape[2])
     projections.project(by_cell, by_token[:, :, 0], q, *residual)
-    return _Chunk(by_cell, by_token, _by_heads(q, *projections.keys_values(by_token)))
+    return _Chunk(by_cell, by_token, _by_heads(q, *projections.keys_values(by_token)), [])
 
 
 def _correlate(query: Tensor, cells: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
@@ -266,32 +279,31 @@ class _TokenGradients:
             self.kept.add_(d_by_token.transpose(1, 2) @ query[:, part])
 
 
-def _attend_backward(inputs: _ByHeads, attended: Tensor, d_attended: Tensor) -> tuple[Tensor, Tensor]:
+def _attend_backward(
+    chunk: _Chunk, denominators: Tensor, attended: Tensor, d_attended: Tensor
+) -> tuple[Tensor, Tensor]:
     """Return the gradients of q (H, n, t_d) and, stacked, of k and v (2 H, n, t).
 
-    The attended values and their gradient have the shape of q.
-    """
-    q, k, v, shift = inputs
-    out, d_out = _by_head(attended), _by_head(d_attended)
-    grads = [_piece_backward(*piece, shift=shift) for piece in _pieces(q, k, v, out, d_out)]
-    d_q, d_k, d_v = (_joined(parts) for parts in zip(*grads, strict=True))
-    return _by_row(d_q), torch.cat([_by_row(d_k).div_(LOG2_E), _by_row(d_v)])
-
-
-def _piece_backward(
-    q: Tensor, k: Tensor, v: Tensor, out: Tensor, d_out: Tensor, *, shift: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of a piece by attention head: of q before it was scaled, of k times LOG2_E, and of v.
-
-    With the weights w = exponentials / their sum over t, and d_w = v^T d_out, the backward pass of the softmax is
+    The attended values and their gradient have the shape of q. With the weights w = exponentials / denominators, and
+    d_w = v^T d_out, the backward pass of the softmax is
 
         d_logits = w * (d_w - sum of w * d_w over t)
 
     where the sum equals the inner product of out and d_out over the features e.
     """
-    exponentials = _exponentials(q, k, shift=shift)  # (n, heads, t, t_d)
-    divided = d_out / exponentials.sum(dim=2, keepdim=True)  # with it in place of d_out, exponentials can stand for w
-    d_v = divided @ exponentials.transpose(2, 3)
-    inner = (out * divided).sum(dim=2, keepdim=True)  # (n, heads, 1, t_d)
-    d_logits = (v.transpose(2, 3) @ divided).sub_(inner).mul_(exponentials)  # (n, heads, t, t_d)
-    return k @ d_logits, q @ d_logits.transpose(2, 3), d_v
+    q, k, v, shift = chunk.heads
+    # With d_out divided, exponentials can stand for w. The inner product stands beside the row of ones in v, so that
+    # the product with v subtracts it.
+    divided = _by_head(d_attended) / denominators  # (n, heads, e, t_d)
+    inner = (_by_head(attended) * divided).sum(dim=2, keepdim=True)
+    with_inner = torch.cat([divided, inner.neg_()], dim=2)  # (n, heads, e + 1, t_d)
+    grads = []
+    for index, (piece_q, piece_k, piece_v, rows) in enumerate(_pieces(q, k, v, with_inner)):
+        kept = chunk.exponentials
+        exponentials = kept[index] if kept else _exponentials(piece_q, piece_k, shift=shift)  # (n, heads, t, t_d)
+        d_v = rows @ exponentials.transpose(2, 3)  # with a row too many
+        d_logits = (piece_v.transpose(2, 3) @ rows).mul_(exponentials)
+        # The gradients are those of q before it was scaled, and of k times LOG2_E.
+        grads.append((piece_k @ d_logits, piece_q @ d_logits.transpose(2, 3), d_v[:, :, :-1]))
+    d_q, d_k, d_v = (_joined(parts) for parts in zip(*grads, strict=True))
+    return _by_row(d_q), torch.cat([_by_row(d_k).div_(LOG2_E), _by_row(d_v)])

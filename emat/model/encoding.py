@@ -18,6 +18,7 @@ from torch import Tensor
 from emat.errors import EmatError
 
 Grid = tuple[int, int]
+MASK_RULE = "nearest to the photo's side, then bilinear"  # what head files say of the masks they were trained with
 
 
 @dataclass(frozen=True)
@@ -137,7 +138,7 @@ def encode_support(
     """
     h, w = check_grid(tokens, grid, "support")
     if mask.ndim != 2 or mask.numel() == 0:
-        raise EmatError(f"a support mask must have shape (H, W), this one has {tuple(mask.shape)}")
+        raise EmatError("mask-shape", f"a support mask must have shape (H, W), this one has {tuple(mask.shape)}")
     # The width takes the axis where interpolate expects channels, and stays last in memory, so nothing is copied.
     image = tokens[:, 1:].unflatten(1, (h, w)).permute(0, 3, 1, 2)  # (C, d, h, w)
     image = F.interpolate(image, (side, side), mode="bilinear", align_corners=True)
@@ -152,6 +153,34 @@ def encode_support(
         kept = torch.cat([F.normalize(tokens[:, :1], dim=-1), kept], dim=1)
         kept_later = torch.cat([kept_later.new_zeros(1), 1 + kept_later])
     return SupportEncoding(first.gather(image, side)[:, :, order], kept, kept_later)
+
+
+def support_mask(mask: Tensor, side: int) -> Tensor:
+    """Bring a support's mask to the side of the prepared photo, the step before it goes to a layer's grid.
+
+    Training, evaluation, `fit` and exported graphs all take it. Without it, attention would see other tokens than the
+    published code's: in more than half of the PASCAL supports some cell is kept that was not, or the other way round.
+
+    Args:
+        mask: (..., H, W) of any size and type.
+        side: The side S of the square that photos are resized to.
+
+    Returns:
+        (..., S, S) of float. Each pixel is the one at floor(i * size / S) of both axes, so no new value appears, and a
+        value that marks undecided pixels keeps its meaning.
+
+    Raises:
+        EmatError: The mask has no height or width.
+
+    >>> support_mask(torch.tensor([[1, -1, 0]]), 2)
+    tensor([[ 1., -1.],
+            [ 1., -1.]])
+    """
+    if mask.ndim < 2 or mask.numel() == 0:
+        raise EmatError("mask-shape", f"a support mask must have shape (H, W), this one has {tuple(mask.shape)}")
+    # The leading axes take the axis of channels. Pillow's nearest neighbour takes other pixels.
+    resized = F.interpolate(mask.float().reshape(1, -1, *mask.shape[-2:]), (side, side), mode="nearest")
+    return resized.reshape(*mask.shape[:-2], side, side)
 
 
 def kept_cells(mask: Tensor, grid: int) -> Tensor:
@@ -199,20 +228,24 @@ def check_grid(tokens: Tensor, grid: Grid | None, role: str) -> Grid:
     """
     if tokens.ndim != 3 or tokens.shape[1] < 2:
         raise EmatError(
+            "tensor-shape",
             f"{role} tokens of one photo must have shape (channels, 1 + patches, width), "
-            f"these have {tuple(tokens.shape)}; pass a backbone's output for one photo"
+            f"these have {tuple(tokens.shape)}; pass a backbone's output for one photo",
         )
     if not tokens.is_floating_point():
-        raise EmatError(f"{role} tokens must be floating point, these are {tokens.dtype}")
+        raise EmatError("tensor-type", f"{role} tokens must be floating point, these are {tokens.dtype}")
     if not torch.isfinite(tokens.sum()):
         raise EmatError(
-            f"{role} tokens hold NaN or infinite values; check the photo's pixels and the backbone's weights"
+            "not-finite",
+            f"{role} tokens hold NaN or infinite values; check the photo's pixels and the backbone's weights",
         )
     patches = tokens.shape[1] - 1
     if grid is None:
         grid = (round(patches**0.5),) * 2
         if grid[0] ** 2 != patches:
-            raise EmatError(f"{patches} {role} patch tokens are not a square grid; pass the grid as (rows, columns)")
+            raise EmatError(
+                "tensor-shape", f"{patches} {role} patch tokens are not a square grid; pass the grid as (rows, columns)"
+            )
     if grid[0] * grid[1] != patches:
-        raise EmatError(f"a {role} grid of {grid[0]} x {grid[1]} does not fit {patches} patch tokens")
+        raise EmatError("tensor-shape", f"a {role} grid of {grid[0]} x {grid[1]} does not fit {patches} patch tokens")
     return grid

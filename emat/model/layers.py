@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from emat.model.attention import attend, attend_correlation
 from emat.model.encoding import QueryEncoding, SupportEncoding, Window
 from emat.model.group_norm import NORM_GROUPS
-from emat.model.post_attention import PostAttentionWeights, finish_consuming
+from emat.model.post_attention import PostAttentionWeights, post_attention_
 from emat.model.projections import Projections
 
 
@@ -31,7 +31,7 @@ class AttentionLayer(nn.Module):
     def from_correlation(self, query: QueryEncoding, support: SupportEncoding, projections: Projections) -> Tensor:
         """Compute the first layer (E, t_q, t_d) from a pair of encodings."""
         attended, residual = attend_correlation(query.tokens, support.cells, support.kept, projections)
-        return self.finish_consuming(attended[None], residual[None])[0]
+        return self.post_attention_(attended[None], residual[None])[0]
 
     def attend(self, x: Tensor, kept: Tensor, projections: Projections) -> tuple[Tensor, Tensor]:
         """Compute the second layer's attention for one pair.
@@ -42,7 +42,7 @@ class AttentionLayer(nn.Module):
             projections: `self.projections()`, made once for all pairs.
 
         Returns:
-            Attended values (H, t_q, 2) and residual (E, t_q, 2), both for `finish_consuming`.
+            Attended values (H, t_q, 2) and residual (E, t_q, 2), both for `post_attention_`.
         """
         image = x[:, :, projections.first :].unflatten(2, (self.window.positions, -1))
         by_cell = image.mean(dim=3, keepdim=True).permute(2, 0, 1, 3)  # (P, C, t_q, 1)
@@ -56,7 +56,7 @@ class AttentionLayer(nn.Module):
         """Return the layer's weights as matrices; this is done once for all pairs of a batch."""
         return self.attn.projections()
 
-    def finish_consuming(self, attended: Tensor, residual: Tensor) -> Tensor:
+    def post_attention_(self, attended: Tensor, residual: Tensor) -> Tensor:
         """Compute what follows attention: (B, H, t_q, t_d) and (B, E, t_q, t_d) -> (B, E, t_q, t_d).
 
         The inputs must not be used afterwards, because they may be overwritten.
@@ -65,7 +65,7 @@ class AttentionLayer(nn.Module):
         weights = PostAttentionWeights.from_modules(attn.agg, attn.short_cut[-1], attn.out_norm, ff)
         # Norms need the parameters' full precision, whatever attention was computed in.
         attended, residual = (x.to(weights.w_g.dtype) for x in (attended, residual))
-        return finish_consuming(attended, residual, weights)
+        return post_attention_(attended, residual, weights)
 
 
 class _Attention(nn.Module):

@@ -66,12 +66,15 @@ class Shape:
         pool, rest = divmod(side, first.side * second.stride)
         if pool < 1 or rest:
             raise EmatError(
+                "bad-number",
                 f"a support grid of {side} x {side} does not fit this network; its side must be a multiple of "
-                f"{first.side * second.stride}"
+                f"{first.side * second.stride}",
             )
         widths = self.widths or form.widths
         if any(width < WIDTH_MULTIPLE or width % WIDTH_MULTIPLE for width in widths):
-            raise EmatError(f"widths are {widths[0]} and {widths[1]}; both must be multiples of {WIDTH_MULTIPLE}")
+            raise EmatError(
+                "bad-number", f"widths are {widths[0]} and {widths[1]}; both must be multiples of {WIDTH_MULTIPLE}"
+            )
         return Form(side, (first, Window(second.stride, pool)), widths, form.class_token)
 
 
@@ -243,7 +246,7 @@ class Network(nn.Module):
                     residuals.append(residual)
             if not attended:
                 return Output(None, self._no_foreground(len(visible), grid))
-            x = second.finish_consuming(torch.stack(attended), torch.stack(residuals))  # (B, E, t_q, 2)
+            x = second.post_attention_(torch.stack(attended), torch.stack(residuals))  # (B, E, t_q, 2)
         x = self.linear(x).unflatten(2, grid)  # (B, E, h, w, 2): the class token's result, then the image tokens'
         masks = mask_branch((self.decoder1_seg, self.decoder2_seg), x[..., -1])
         if not all(visible):
@@ -272,28 +275,34 @@ class Network(nn.Module):
         for tokens, role in ((query, "query"), (support, "support")):
             if tokens.ndim != 4:
                 raise EmatError(
+                    "tensor-shape",
                     f"{role} tokens must have shape (batch, channels, 1 + patches, width), "
-                    f"these have {tuple(tokens.shape)}"
+                    f"these have {tuple(tokens.shape)}",
                 )
             self._check_channels(tokens, dim=1)
         if query.shape[3] != support.shape[3]:
             raise EmatError(
+                "wrong-backbone",
                 f"query tokens are {query.shape[3]} wide and support tokens {support.shape[3]}; "
-                "use one backbone for both"
+                "use one backbone for both",
             )
         if masks.ndim != 3:
-            raise EmatError(f"support masks must have shape (batch, height, width), these have {tuple(masks.shape)}")
+            raise EmatError(
+                "mask-shape", f"support masks must have shape (batch, height, width), these have {tuple(masks.shape)}"
+            )
         if not len(query) == len(support) == len(masks) > 0:
             raise EmatError(
+                "tensor-shape",
                 f"{len(query)} queries, {len(support)} supports and {len(masks)} masks are not a batch; "
-                "pass as many of each, at least one"
+                "pass as many of each, at least one",
             )
 
     def _check_channels(self, tokens: Tensor, dim: int) -> None:
         if tokens.ndim > dim and tokens.shape[dim] != self.channels:
             raise EmatError(
+                "wrong-backbone",
                 f"this {self.method} network compares {self.channels} channels, the tokens have {tokens.shape[dim]}; "
-                "use the backbone it was built for"
+                "use the backbone it was built for",
             )
 
 
@@ -312,9 +321,9 @@ def build(method: str, channels: int, shape: Shape | None = None) -> Network:
     86020
     """
     if method not in FORMS:
-        raise EmatError(f"there is no method {method!r}; choose one of {', '.join(FORMS)}")
+        raise EmatError("unknown-method", f"there is no method {method!r}; choose one of {', '.join(FORMS)}")
     if channels < 1:
-        raise EmatError(f"a network needs at least 1 correlation channel, not {channels}")
+        raise EmatError("bad-number", f"a network needs at least 1 correlation channel, not {channels}")
     return Network(method, channels, shape)
 
 
@@ -331,7 +340,9 @@ def load_public(net: Network, tensors: Mapping[str, Tensor]) -> None:
     """
     own, given = net.state_dict(), without_prefix(tensors)
     if wrong := misfits(shapes_of(given), shapes_of(own)):
-        raise EmatError(f"these tensors are not a {net.method} head with {net.channels} channels: {wrong}")
+        raise EmatError(
+            "weights-do-not-fit", f"these tensors are not a {net.method} head with {net.channels} channels: {wrong}"
+        )
     net.load_state_dict({name: value.to(own[name].dtype) for name, value in given.items()})
 
 

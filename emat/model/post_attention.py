@@ -106,7 +106,7 @@ def _in_order(*norms: Affine | AffineGradient | None) -> Iterator[Tensor | None]
     return (tensor for norm in norms for tensor in norm or (None, None))
 
 
-def finish_consuming(attended: Tensor, residual: Tensor, weights: PostAttentionWeights) -> Tensor:
+def post_attention_(attended: Tensor, residual: Tensor, weights: PostAttentionWeights) -> Tensor:
     """Compute the chain of this module's docstring for B pairs, each with norms of its own.
 
     The inputs must not be used afterwards: if no gradient is needed, they are overwritten with intermediate values and

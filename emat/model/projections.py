@@ -54,9 +54,14 @@ class Projections:
         """
         rows = [len(out) for out in outs]
         w, n_cells = self.w_cells[: sum(rows)], by_cell.shape[3]
-        image = torch.addmm(self.b_cells[: len(w), None], w, by_cell.flatten(0, 1).flatten(1))
-        for out, part in zip(outs, image.unflatten(1, (-1, n_cells)).split(rows), strict=True):
-            out[:, :, self.first :] = part
+        image = torch.mm(w, by_cell.flatten(0, 1).flatten(1)).unflatten(1, (-1, n_cells))
+        biases = self.b_cells[: len(w), None, None].split(rows)
+        for out, part, bias in zip(outs, image.split(rows), biases, strict=True):
+            # Added here and not in the product, which would fill its result with the bias in a pass of its own.
+            if part.requires_grad:
+                out[:, :, self.first :] = part + bias
+            else:
+                torch.add(part, bias, out=out[:, :, self.first :])
         if self.w_class is not None and self.b_class is not None:
             token = torch.addmm(self.b_class[: len(w), None], self.w_class[: len(w)], by_class)
             for out, part in zip(outs, token.split(rows), strict=True):

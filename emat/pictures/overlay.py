@@ -14,10 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFilter, ImageFont, ImageOps
 
-from emat.files import whole_file, without_suffix
+from emat.files import without_suffix
 from emat.formats.drawing import LabelMap
 from emat.formats.writing import Writer
-from emat.images import VOID, Pixels, resize_mask, resize_photo
+from emat.images import MAX_PIXELS, VOID, Pixels, resize_mask, resize_photo
+from emat.images.sources import load_image
+from emat.outputs import whole_file
 from emat.pictures.palette import VOID_COLOUR, colour_of
 
 Font: TypeAlias = ImageFont.FreeTypeFont | ImageFont.ImageFont
@@ -167,10 +169,8 @@ class SheetWriter(Writer):
         self._draw_legend(draw, font, present, page.width - GAP)
         for number, name in enumerate(str(record["name"]) for record in records):
             left, top = GAP + number % columns * step[0], LEGEND + number // columns * step[1]
-            with Image.open(self.out / self.result_path(name), formats=["JPEG"]) as tile:
-                page.paste(
-                    ImageOps.pad(tile.convert("RGB"), (TILE, TILE), color=SHEET_GROUND, centering=(0.5, 1)), (left, top)
-                )
+            tile = load_image(self.out / self.result_path(name), ("JPEG",), MAX_PIXELS, name).convert("RGB")
+            page.paste(ImageOps.pad(tile, (TILE, TILE), color=SHEET_GROUND, centering=(0.5, 1)), (left, top))
             caption = _shortened(name, font, TILE)
             draw.text((left + TILE / 2, top + TILE + CAPTION / 2), caption, fill=SHEET_INK, font=font, anchor="mm")
         return page

@@ -17,7 +17,7 @@ PRINT_COLOURS: tuple[Colour, ...] = (
     (240, 228, 66),
 )
 
-PAPER, INK = (255, 255, 255), (33, 37, 41)
+WHITE, INK = (255, 255, 255), (33, 37, 41)
 
 # Bright colours for photos, in an order in which neighbours differ much. Further classes get the same colours in
 # lighter and then in darker shades; after that the colours repeat.

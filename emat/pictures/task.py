@@ -10,7 +10,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from emat.datasets.dataset import Dataset
 from emat.images import Pixels, resize_mask, resize_photo
-from emat.pictures.palette import INK, PAPER, PRINT_COLOURS, Colour
+from emat.pictures.palette import INK, PRINT_COLOURS, WHITE, Colour
 from emat.tasks.task import Task
 
 SHOT_BOX, QUERY_BOX = (200, 160), (420, 340)  # width and height that a photo is fitted into
@@ -36,7 +36,7 @@ def draw_task(task: Task, dataset: Dataset) -> Image.Image:
     left, top = MARGIN, MARGIN + TITLE_HEIGHT
     query_left = left + support_width + 3 * MARGIN
     size = (query_left + QUERY_BOX[0] + MARGIN, top + max(support_height, query_height) + MARGIN)
-    canvas = Image.new("RGB", size, PAPER)
+    canvas = Image.new("RGB", size, WHITE)
     _write(canvas, (MARGIN, MARGIN), _title(task), 24)
     for way, names in enumerate(support):
         _label(canvas, (left, top), way, dataset.classes[task.ways[way] - 1])
@@ -110,7 +110,7 @@ def _badge(canvas: Image.Image, where: tuple[int, int], text: str) -> None:
     left, top = where[0] + 6, where[1] + 6
     width = round(ImageFont.load_default(15).getlength(text)) + 12
     ImageDraw.Draw(canvas).rounded_rectangle((left, top, left + width, top + 22), radius=5, fill=INK)
-    _write(canvas, (left + 6, top + 2), text, 15, PAPER)
+    _write(canvas, (left + 6, top + 2), text, 15, WHITE)
 
 
 def _write(canvas: Image.Image, where: tuple[int, int], text: str, size: int, colour: Colour = INK) -> None:

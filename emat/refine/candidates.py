@@ -116,10 +116,10 @@ def drawing_iou(sam: MobileSAM, encoded: EncodedPhoto, photo: Pixels, mask: Mask
         mask: (H, W).
     """
     size = sheet_size(encoded.size)
-    known = (resize_mask(mask.astype(np.uint8), size) > 0).astype(np.float32)
-    regions = find_regions(known)[:MOST_REGIONS]
+    target = (resize_mask(mask.astype(np.uint8), size) > 0).astype(np.float32)
+    regions = find_regions(target)[:MOST_REGIONS]
     shown, drawn = np.zeros(size, bool), np.zeros(size, bool)
-    for region, (_, answers) in zip(regions, _candidates(sam, encoded, photo, regions, known), strict=True):
+    for region, (_, answers) in zip(regions, _candidates(sam, encoded, photo, regions, target), strict=True):
         shown |= region.mask
         drawn |= max(answers, key=Candidate.score).mask
     return float((shown & drawn).sum() / max(int((shown | drawn).sum()), 1))
@@ -221,9 +221,9 @@ def enlarged(region: MapRegion, size: tuple[int, int]) -> tuple[float, float, fl
 def _elsewhere(region: MapRegion, regions: Sequence[MapRegion]) -> Mask:
     """Where the other regions are."""
     other = np.zeros_like(region.mask)
-    for one in regions:
-        if one is not region:
-            other |= one.mask
+    for rival in regions:
+        if rival is not region:
+            other |= rival.mask
     return other
 
 

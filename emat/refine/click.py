@@ -17,10 +17,10 @@ from emat.refine.mobilesam import Box, MobileSAM, Prompt, at_photo_size, require
 
 Points: TypeAlias = "Sequence[tuple[float, float]] | NDArray[np.floating]"
 
-CELL = 4  # pixels of the square for each of an answer's: 1024 / 256
-WHOLE = 0.95  # of the photo's pixels: an answer that covers more is not an object
-SURER = 2.0  # more than the expected IoUs of two answers can differ
-KEPT_PHOTOS = 8  # whose encodings `click` keeps: a second click on a photo is answered at once
+ANSWER_STRIDE = 4  # MobileSAM scales a photo to 1024 pixels and answers with masks of 256
+LARGEST_OBJECT = 0.95  # share of the photo: an answer that covers more is the photo itself, not an object in it
+LOWERED_IOU = 2.0  # is subtracted from the expected IoU of an answer that is no object, so that any other one wins
+KEPT_PHOTOS = 8  # `click` keeps the encodings of so many photos, so that a second click is answered at once
 
 
 class Clicker:
@@ -61,7 +61,8 @@ class Clicker:
         """
         prompt = _prompt(points, labels, box, self._encoded.size)
         answers = self._sam.answer(self._encoded, [prompt])[0]
-        # One click can mean a part or the whole: the three answers are for that. More of a prompt leaves no doubt.
+        # A single click is ambiguous: it can mean an object or a part of it. MobileSAM gives answers 1 to 3 for that
+        # case, and answer 0 for prompts with more points or a box.
         alone = len(prompt.inside) + len(prompt.outside) == 1 and box is None
         choice = 1 + self._best_object(answers.logits[1:], answers.iou[1:]) if alone else 0
         return at_photo_size(answers.logits[choice : choice + 1], self._encoded)[0].cpu().numpy() > 0
@@ -71,9 +72,9 @@ class Clicker:
 
         On microscope pictures and other even surfaces, the whole photo is often what the network is surest of.
         """
-        height, width = (max(1, side // CELL) for side in self._encoded.inner)
+        height, width = (max(1, side // ANSWER_STRIDE) for side in self._encoded.inner)
         shares = (logits[:, :height, :width] > 0).float().mean((1, 2))  # (3,)
-        objects = torch.where(shares < WHOLE, iou, iou - SURER)
+        objects = torch.where(shares < LARGEST_OBJECT, iou, iou - LOWERED_IOU)
         return int(objects.argmax())
 
 
@@ -104,7 +105,7 @@ def click(
         emat.Example("a.jpg", {"cat": mask})
     """
     pixels = read_photo(photo)
-    _prompt(points, labels, box, (pixels.shape[0], pixels.shape[1]))  # a mistake is told before a second is spent
+    _prompt(points, labels, box, (pixels.shape[0], pixels.shape[1]))  # report mistakes before the slow encoding
     key = sha256(repr(pixels.shape).encode() + pixels.tobytes()).hexdigest()
     with _encoding:
         clicker = _clickers.pop(key, None) or Clicker(pixels)
@@ -119,16 +120,24 @@ def _prompt(points: Points, labels: Sequence[int] | None, box: Box | None, size:
     pairs = [(float(x), float(y)) for x, y in points]
     kinds = [1] * len(pairs) if labels is None else [int(label) for label in labels]
     if not pairs and box is None:
-        raise EmatError("a click needs a point or a box; give points=[(x, y)] or box=(left, top, right, bottom)")
+        raise EmatError(
+            "bad-click", "a click needs a point or a box; give points=[(x, y)] or box=(left, top, right, bottom)"
+        )
     if len(kinds) != len(pairs) or not set(kinds) <= {0, 1}:
-        raise EmatError(f"labels are {kinds} for {len(pairs)} points; give 1 (on the object) or 0 (not on it) for each")
+        raise EmatError(
+            "bad-click", f"labels are {kinds} for {len(pairs)} points; give 1 (on the object) or 0 (not on it) for each"
+        )
     for x, y in pairs:
         if not (0 <= x < width and 0 <= y < height):
-            raise EmatError(f"the point ({x:g}, {y:g}) is outside the photo, which has {width} x {height} pixels")
+            raise EmatError(
+                "bad-click", f"the point ({x:g}, {y:g}) is outside the photo, which has {width} x {height} pixels"
+            )
     if box is not None:
         left, top, right, bottom = box
         if not (0 <= left < right <= width and 0 <= top < bottom <= height):
-            raise EmatError(f"the box {tuple(box)} is not left, top, right, bottom within {width} x {height} pixels")
+            raise EmatError(
+                "bad-click", f"the box {tuple(box)} is not left, top, right, bottom within {width} x {height} pixels"
+            )
     inside = [pair for pair, kind in zip(pairs, kinds, strict=True) if kind]
     outside = [pair for pair, kind in zip(pairs, kinds, strict=True) if not kind]
     return Prompt(inside, outside, box)

@@ -7,12 +7,13 @@ tokens instead, which gives the same numbers for half of the work.
 
 import itertools
 import math
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from emat.refine.tiny_vit import MAP_NORM_EPS, OUT_FEATURES, MapNorm
+from emat.backbone.tiny_vit import MAP_NORM_EPS, OUT_FEATURES, MapNorm
 
 SIDE = 1024  # pixels of the square that a photo is scaled and padded to
 GRID = 64  # a side of the photo's embedding
@@ -84,6 +85,14 @@ MASKS = 4  # the first answers alone, the other three are the object at three sc
 MASK_FEATURES = OUT_FEATURES // 8
 
 
+@dataclass(frozen=True)
+class Guidance:
+    """What is known of an object from another photo."""
+
+    target: Tensor  # (256,): what its cells look like; it is added to every token
+    likely: Tensor  # (64, 64): where it is; it is added to the logits with which tokens attend to cells
+
+
 class MaskDecoder(nn.Module):
     """Four masks of 256 x 256 logits and how good each thinks it is."""
 
@@ -102,17 +111,23 @@ class MaskDecoder(nn.Module):
         self.output_hypernetworks_mlps = nn.ModuleList(Perceptron(MASK_FEATURES) for _ in range(MASKS))
         self.iou_prediction_head = Perceptron(MASKS)
 
-    def forward(self, image: Tensor, positions: Tensor, prompts: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, image: Tensor, positions: Tensor, prompts: Tensor, guidance: Guidance | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Logits (B, 4, 256, 256) and expected IoU (B, 4).
 
         Args:
             image: (B, 256, 64, 64), the photo's embedding plus the mask prompt's.
             positions: (4096, 256) of the embedding's cells.
             prompts: (B, P, 256), the points' embeddings.
+            guidance: What is known of the object beside the prompts.
         """
-        own = torch.cat((self.iou_token.weight, self.mask_tokens.weight)).expand(len(prompts), -1, -1)
-        tokens = torch.cat((own, prompts), dim=1)  # (B, 5 + P, 256)
-        tokens, cells = self.transformer(tokens, image.flatten(2).transpose(1, 2).contiguous(), positions)
+        output_tokens = torch.cat((self.iou_token.weight, self.mask_tokens.weight)).expand(len(prompts), -1, -1)
+        tokens = torch.cat((output_tokens, prompts), dim=1)  # (B, 5 + P, 256)
+        if guidance is not None:
+            tokens = tokens + guidance.target
+        likely = None if guidance is None else guidance.likely.flatten()
+        tokens, cells = self.transformer(tokens, image.flatten(2).transpose(1, 2).contiguous(), positions, likely)
         networks = enumerate(self.output_hypernetworks_mlps, start=1)
         kernels = torch.stack([network(tokens[:, i]) for i, network in networks], dim=1)  # (B, 4, 32)
         return self._draw(cells, kernels), self.iou_prediction_head(tokens[:, 0])
@@ -150,12 +165,14 @@ class TwoWayTransformer(nn.Module):
         self.final_attn_token_to_image = TokensToCells(OUT_FEATURES // 2)
         self.norm_final_attn = nn.LayerNorm(OUT_FEATURES)
 
-    def forward(self, prompts: Tensor, cells: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Tokens (B, T, 256) and cells (B, 4096, 256), both changed."""
+    def forward(
+        self, prompts: Tensor, cells: Tensor, positions: Tensor, likely: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Tokens (B, T, 256) and cells (B, 4096, 256), both changed; tokens look more at cells that are `likely`."""
         tokens = prompts
         for layer in self.layers:
-            tokens, cells = layer(tokens, cells, prompts, positions)
-        seen = self.final_attn_token_to_image(tokens + prompts, cells + positions, cells)
+            tokens, cells = layer(tokens, cells, prompts, positions, likely)
+        seen = self.final_attn_token_to_image(tokens + prompts, cells + positions, cells, likely)
         return self.norm_final_attn(tokens + seen), cells
 
 
@@ -176,7 +193,9 @@ class TwoWayLayer(nn.Module):
         self.cross_attn_image_to_token = CellsToTokens(OUT_FEATURES // 2)
         self.norm4 = nn.LayerNorm(OUT_FEATURES)
 
-    def forward(self, tokens: Tensor, cells: Tensor, prompts: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, tokens: Tensor, cells: Tensor, prompts: Tensor, positions: Tensor, likely: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """`prompts` (B, T, 256) and `positions` (4096, 256) are added wherever tokens and cells are compared."""
         if self.first:  # the tokens still are the prompts: nothing to add to
             tokens = self.self_attn(tokens, tokens, tokens)
@@ -184,7 +203,7 @@ class TwoWayLayer(nn.Module):
             tokens = tokens + self.self_attn(tokens + prompts, tokens + prompts, tokens)
         tokens = self.norm1(tokens)
         placed = cells + positions
-        tokens = self.norm2(tokens + self.cross_attn_token_to_image(tokens + prompts, placed, cells))
+        tokens = self.norm2(tokens + self.cross_attn_token_to_image(tokens + prompts, placed, cells, likely))
         tokens = self.norm3(tokens + self.mlp["lin2"](F.relu(self.mlp["lin1"](tokens))))
         cells = self.norm4(self.cross_attn_image_to_token.added(cells, placed, tokens + prompts, tokens))
         return tokens, cells
@@ -210,12 +229,13 @@ class Attention(nn.Module):
 class TokensToCells(Attention):
     """The same for few queries and many keys, which are not projected."""
 
-    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """(B, T, 256), (B, cells, 256), (B, cells, 256) -> (B, T, 256)."""
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, likely: Tensor | None = None) -> Tensor:
+        """(B, T, 256), (B, cells, 256), (B, cells, 256) -> (B, T, 256); `likely` (cells,) is added to the logits."""
         projected = _scaled(_split(self.q_proj(query)))  # (B, 8, T, 16)
         by_key = (projected @ _by_head(self.k_proj.weight)).flatten(1, 2)  # (B, 8 T, 256)
         # The keys' bias adds the same to all logits of a query, which the softmax takes away again.
-        weights = (by_key @ key.transpose(1, 2)).softmax(dim=2)  # (B, 8 T, cells)
+        logits = by_key @ key.transpose(1, 2)  # (B, 8 T, cells)
+        weights = (logits if likely is None else logits + likely).softmax(dim=2)
         seen = (weights @ value).unflatten(1, (HEADS, -1))  # (B, 8, T, 256)
         values = (seen @ _by_head(self.v_proj.weight).transpose(1, 2)).transpose(1, 2).flatten(2)  # (B, T, 128)
         out: Tensor = self.out_proj(values + self.v_proj.bias)

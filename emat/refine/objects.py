@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
+from emat.formats.regions import TOUCHING
 from emat.formats.results import ObjectRow
 
 Labels = NDArray[np.int32]
@@ -48,7 +49,7 @@ def absorb_fringes(
     if len(np.unique(label_map[label_map > 0])) < 2:
         return label_map
     result = label_map.copy()
-    objects, count = ndimage.label(label_map > 0)
+    objects, count = ndimage.label(label_map > 0, TOUCHING)
     for index, window in enumerate(ndimage.find_objects(objects, count), start=1):
         labels = np.where(objects[window] == index, label_map[window], 0)
         areas = np.bincount(labels.ravel(), minlength=2)
@@ -74,7 +75,7 @@ def find_remnants(mask: NDArray[np.bool_], won: NDArray[np.bool_]) -> NDArray[np
     >>> bool(find_remnants(mask, mask & won).all()), bool(find_remnants(mask, mask & ~won).any())
     (True, False)
     """
-    regions, count = ndimage.label(mask)
+    regions, count = ndimage.label(mask, TOUCHING)
     numbers = np.arange(1, count + 1)
     lost = np.asarray(ndimage.mean(won, regions, numbers)) < SMALLEST_SHARE_WON
     return np.isin(regions, numbers[lost])
@@ -82,7 +83,7 @@ def find_remnants(mask: NDArray[np.bool_], won: NDArray[np.bool_]) -> NDArray[np
 
 def _fringes(mask: NDArray[np.bool_], whole: int, lead: NDArray[np.float32] | None) -> NDArray[np.bool_]:
     """The parts of `mask` (h, w) that are fringes of an object of `whole` pixels; `lead` is how far they are ahead."""
-    parts, count = ndimage.label(mask)
+    parts, count = ndimage.label(mask, TOUCHING)
     numbers = np.arange(1, count + 1)
     areas = ndimage.sum_labels(mask, parts, numbers)
     # The photo's border does not make a part thin: what lies outside is unknown, so the mask goes on there.
@@ -123,7 +124,7 @@ def split_touching(mask: Mask) -> Labels:
     distance = ndimage.distance_transform_edt(np.pad(mask, 1))[1:-1, 1:-1]
     smooth = np.where(mask, ndimage.gaussian_filter(distance, SMOOTHING), 0)
     peaks = mask & (smooth >= ndimage.maximum_filter(smooth, size=3))
-    markers, count = ndimage.label(peaks, structure=np.ones((3, 3)))
+    markers, count = ndimage.label(peaks, TOUCHING)
     basins = np.where(mask, markers.ravel()[_uphill(smooth)].reshape(mask.shape), 0).astype(np.int32)
     return _numbered(_merged(basins, smooth, count))
 
@@ -136,14 +137,14 @@ def separate(mask: Mask, objects: Labels | None = None) -> Labels:
     """
     if objects is None or not objects.any():
         return split_touching(mask)
-    known = _with_rims(np.where(mask, objects, 0), mask)
-    rest = split_touching(mask & (known == 0))
-    return _numbered(np.where(known > 0, known, np.where(rest > 0, rest + known.max(), 0)).astype(np.int32))
+    numbers = _with_rims(np.where(mask, objects, 0), mask)
+    rest = split_touching(mask & (numbers == 0))
+    return _numbered(np.where(numbers > 0, numbers, np.where(rest > 0, rest + numbers.max(), 0)).astype(np.int32))
 
 
 def _with_rims(known: Labels, mask: Mask) -> Labels:
     """Return `known` (H, W) with the parts of `mask` beside it that are nowhere farther than a rim from an object."""
-    parts, count = ndimage.label(mask & (known == 0), np.ones((3, 3)))
+    parts, count = ndimage.label(mask & (known == 0), TOUCHING)
     if not count or not known.any():
         return known
     distance, nearest = ndimage.distance_transform_edt(known == 0, return_indices=True)
@@ -188,8 +189,8 @@ def _merged(basins: Labels, height: NDArray[np.floating], count: int) -> Labels:
     peak = np.zeros(count + 1)
     np.maximum.at(peak, basins.ravel(), height.ravel())
     saddle: dict[tuple[int, int], float] = {}
-    for one, other in ((np.s_[:, :-1], np.s_[:, 1:]), (np.s_[:-1], np.s_[1:])):
-        a, b, level = basins[one], basins[other], np.minimum(height[one], height[other])
+    for here, other in ((np.s_[:, :-1], np.s_[:, 1:]), (np.s_[:-1], np.s_[1:])):
+        a, b, level = basins[here], basins[other], np.minimum(height[here], height[other])
         touch = (a != b) & (a > 0) & (b > 0)
         for low, high, value in zip(np.minimum(a, b)[touch], np.maximum(a, b)[touch], level[touch], strict=True):
             pair = int(low), int(high)

@@ -1,8 +1,8 @@
 """Crisp masks from coarse probability maps: by MobileSAM where a class shows whole objects, else along edges.
 
-A refined map says the same as the map that it replaces - its threshold is the same, the classes stay comparable - but
-its mask follows the object. Every region that MobileSAM is asked about keeps the best of its candidates by `score`; the
-unrefined region is one of them.
+A refined map has the same threshold and the same meaning as the map that it replaces, so that classes can still be
+compared, but its mask follows the outline of the object. For every region, MobileSAM proposes masks. The unrefined
+region is a candidate too, and the candidate with the highest `score` is taken.
 """
 
 from __future__ import annotations
@@ -15,28 +15,31 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
+from emat.backbone.mobilesam import find_mobilesam
 from emat.errors import EmatError
 from emat.images import Pixels, resize_map, resize_mask, resize_photo
 from emat.refine.candidates import Candidate, best_candidates, drawing_iou, sheet_size
-from emat.refine.mobilesam import EncodedPhoto, MobileSAM, available_mobilesam, find_mobilesam, required_mobilesam
+from emat.refine.mobilesam import EncodedPhoto, MobileSAM, available_mobilesam, required_mobilesam
 from emat.refine.regions import Map, MapRegion, Mask, belief, certainty, find_regions, undecided_reach
 
 Refinement = Literal["auto", "mobilesam", "guided"]
-Way = Literal["mobilesam", "guided", "none"]  # what became of it
+Way = Literal["mobilesam", "guided", "none"]  # how a class was refined in the end
 
 RULES = 5  # goes up with every change of the rules below, so that no evaluation mixes masks of both
 
-MOST_OBJECTS = 8  # for auto
-SMALLEST_OBJECT = 0.003  # of the photo's area, for auto
-THINNEST_OBJECT = 0.03  # of the photo's longer side, for auto
-LEAST_DRAWN = 0.7  # IoU of what MobileSAM draws of an example with the mask of the example, for auto
+# "auto" asks MobileSAM about classes with few, large and thick objects, whose examples it draws well.
+MOST_OBJECTS = 8
+SMALLEST_OBJECT = 0.003  # share of the photo's area
+THINNEST_OBJECT = 0.03  # share of the photo's longer side
+LEAST_DRAWN = 0.7  # IoU of the mask that MobileSAM draws of an example with the example's own mask
 EXAMPLE_SIDE = 160  # pixels at which the masks of examples are looked at
-LEAST_COVERED = 0.5  # of a class's area that must lie in such objects, for auto
+LEAST_COVERED = 0.5  # share of a class's area that must lie in such objects
 
-LARGEST_RADIUS = 0.04  # of the guided filter's windows, as a share of the longer side
+# The guided filter.
+LARGEST_RADIUS = 0.04  # of its windows, as a share of the longer side
 SMALLEST_RADIUS = 1.5  # pixels at which the filter works: a map that is sharper than this stays as it is
-EDGE = 0.02  # differences of colour, of 0 to 1, that begin to count as an edge
-LONGEST_SIDE = 640  # at which the filter works: what it finds is smooth enough to be enlarged
+EDGE = 0.02  # the difference of colours (0 to 1) from which a border in the photo counts as an edge
+LONGEST_SIDE = 640  # pixels at which it works; its result is smooth enough to be enlarged
 
 
 @dataclass(frozen=True)
@@ -51,13 +54,13 @@ class RefinedMaps:
 def check_refinement(refine: object) -> None:
     """EmatError unless `refine` is None or a way to refine."""
     if refine is not None and refine not in get_args(Refinement):
-        raise EmatError(f"refine is {refine!r}; it must be {', '.join(get_args(Refinement))} or None")
+        raise EmatError("unknown-choice", f"refine is {refine!r}; it must be {', '.join(get_args(Refinement))} or None")
 
 
 def refine_maps(
     photo: Pixels,
     maps: Mapping[str, Map],
-    threshold: float,
+    thresholds: float | Mapping[str, float],
     refine: Refinement | Mapping[str, Refinement] = "auto",
     sam: MobileSAM | None = None,
     encode: Callable[[], EncodedPhoto] | None = None,
@@ -67,7 +70,7 @@ def refine_maps(
     Args:
         photo: (H, W, 3).
         maps: For each class its probability map (h, w).
-        threshold: The probability from which a pixel belongs to a class.
+        thresholds: The probability from which a pixel belongs to a class: one for all classes, or one for each.
         refine: How: one way for all classes, or one for each.
         sam: MobileSAM; without it masks are refined along the photo's edges instead.
         encode: Gives MobileSAM's encoding of the photo, if someone keeps it; called only where MobileSAM is asked.
@@ -78,9 +81,11 @@ def refine_maps(
     size = sheet_size((photo.shape[0], photo.shape[1]))
     encoded: EncodedPhoto | None = None
     small = {name: resize_map(map_, size) for name, map_ in maps.items()}
-    sheets = {name: certainty(map_, threshold) for name, map_ in small.items()}
+    threshold_of = {name: thresholds if isinstance(thresholds, (int, float)) else thresholds[name] for name in maps}
+    sheets = {name: certainty(map_, threshold_of[name]) for name, map_ in small.items()}
     out = RefinedMaps({}, {})
     for name, map_ in maps.items():
+        threshold = threshold_of[name]
         regions = find_regions(sheets[name])
         out.ways[name] = _way(refine if isinstance(refine, str) else refine[name], regions, sheets[name], sam)
         if out.ways[name] == "guided":
@@ -196,14 +201,16 @@ def _drawn(
     drawn = [candidate for candidate in best if not candidate.is_region]
     if not drawn:
         return map_, np.zeros(size, np.int32)
-    soft = np.stack([1 / (1 + np.exp(-np.clip(resize_map(one.logits, size), -20, 20))) for one in drawn])  # (n, h, w)
-    # Inside, a pixel is as sure as its object's evidence: so classes compete by what their maps say of whole objects.
+    soft = np.stack([1 / (1 + np.exp(-np.clip(resize_map(mask.logits, size), -20, 20))) for mask in drawn])  # (n, h, w)
+    # Inside an object, a pixel has the evidence of the whole object, so classes compete as objects, not as pixels.
     evidence = np.array([candidate.evidence for candidate in drawn], np.float32)
     winner = (soft * evidence[:, None, None]).argmax(axis=0)
     value = np.take_along_axis(soft, winner[None], axis=0)[0]
     inside = value > 0.5
+    # Spread the values inside over [threshold, 1] and those outside over [0, threshold).
     within = threshold + (1 - threshold) * (2 * value - 1) * evidence[winner]
     below = np.minimum(2 * value * threshold, np.nextafter(np.float32(threshold), np.float32(0)))
+    # Regions without a better candidate keep the values of the map.
     kept = resize_map(_kept(regions, best).astype(np.float32), size) >= 0.5
     refined = np.where(inside, np.maximum(within, threshold), np.where(kept, map_, below))
     return refined.astype(np.float32), np.where(inside, winner + 1, 0).astype(np.int32)

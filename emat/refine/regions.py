@@ -20,7 +20,7 @@ SADDLE_LEVELS = (0.6, 0.7, 0.8, 0.9)  # certainties at which a region is looked 
 SMALLEST_PART = 0.12  # of its region's area at the level where it comes apart
 TYPICAL = 2.0  # the logit of a typical pixel's certainty
 TINY = 1e-4
-CERTAIN = 0.8  # the least certainty of a point that is given to MobileSAM as lying outside another class
+LEAST_OUTSIDE_CERTAINTY = 0.8  # of another class, at a point that is given to MobileSAM as outside of the object
 
 
 @dataclass(frozen=True)
@@ -117,13 +117,13 @@ def describe_region(mask: Mask, certain: Map, points: int = 3) -> MapRegion:
 
 def points_against(region: MapRegion, others: Sequence[Map], most: int = 2) -> tuple[Point, ...]:
     """Return the most certain point of each other class outside `region`, in order of certainty."""
-    found: list[tuple[float, Point]] = []
+    points: list[tuple[float, Point]] = []
     for other in others:
         rest = np.where(region.mask, 0, other)
         top, left = np.unravel_index(int(rest.argmax()), rest.shape)
-        if rest[top, left] >= CERTAIN:
-            found.append((float(rest[top, left]), (float(left) + 0.5, float(top) + 0.5)))
-    return tuple(point for _, point in sorted(found, reverse=True)[:most])
+        if rest[top, left] >= LEAST_OUTSIDE_CERTAINTY:
+            points.append((float(rest[top, left]), (float(left) + 0.5, float(top) + 0.5)))
+    return tuple(point for _, point in sorted(points, reverse=True)[:most])
 
 
 def _parts(mask: Mask, certain: Map) -> list[Mask]:

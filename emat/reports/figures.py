@@ -9,19 +9,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from emat.errors import EmatError
+from emat.errors import needs_extra
 from emat.evaluation.results import Conditions, Summary
-from emat.files import whole_file
+from emat.outputs import whole_file
 from emat.pictures.palette import INK, PRINT_COLOURS, Colour
-from emat.reports.tables import Line, describe, find
-from emat.tasks.sampling import ORDINARY_SPLITS
+from emat.reports.comparison import MethodScores, describe, splits_measured, ways_measured
 
 DOTS_PER_INCH = 200
-GRID = "#dee2e6"
+RULE_COLOUR = "#dee2e6"
 QUIET = "#6c757d"
 # The grid's lines enclose every interval. SVGs keep their text as text, and the same results give the same file.
 STYLE = {"font.size": 9, "axes.autolimit_mode": "round_numbers", "svg.fonttype": "none", "svg.hashsalt": "emat"}
-SCORES = (("accuracy", "Accuracy (%)"), ("miou", "mIoU (%)"))
+SCORE_TITLES = (("accuracy", "Accuracy (%)"), ("miou", "mIoU (%)"))
 CHART_WIDTH, CHART_HEIGHT, LEGEND_LINE = 4.2, 3.1, 0.22  # inches
 LARGEST_OFFSET = 0.06  # between neighbouring methods, so that their intervals do not cover each other
 
@@ -81,7 +80,7 @@ def plain_axes(axes: Any, x_title: str = "", y_title: str = "") -> None:
     """Give axes of a chart the house style: horizontal lines, and no frame."""
     axes.set_xlabel(x_title)
     axes.set_ylabel(y_title)
-    axes.grid(axis="y", color=GRID)
+    axes.grid(axis="y", color=RULE_COLOUR)
     axes.yaxis.get_major_locator().set_params(integer=True)
     axes.set_axisbelow(True)
     axes.tick_params(length=0)
@@ -95,11 +94,9 @@ def title_figure(figure: Any, title: str) -> None:
 
 def _matplotlib() -> tuple[Any, Any]:
     """Return matplotlib and its class of figures, which needs no display."""
-    try:
+    with needs_extra("drawing figures", "report"):
         import matplotlib
         from matplotlib.figure import Figure
-    except ImportError:
-        raise EmatError('figures need matplotlib; install it with: pip install "emat[report]"') from None
     return matplotlib, Figure
 
 
@@ -153,40 +150,41 @@ class ScoreFigure:
         return _draw(self)
 
 
-def figures(lines: Sequence[Line]) -> list[ScoreFigure]:
+def figures(methods: Sequence[MethodScores]) -> list[ScoreFigure]:
     """Make a figure wherever there are results for several ways or for several object sizes."""
-    every = dict.fromkeys(each.conditions for line in lines for each in line.summaries)
-    found = []
-    for base in dict.fromkeys(each._replace(way=0) for each in every if each.split in ORDINARY_SPLITS):
-        ways = sorted({each.way for each in every if each._replace(way=0) == base})
-        if len(ways) > 1:
-            axis = {str(way): base._replace(way=way) for way in ways}
-            found.append(_figure(lines, axis, "Ways", base, "ways"))
-    for base in dict.fromkeys(each._replace(split="") for each in every if each.split not in ORDINARY_SPLITS):
-        splits = [each.split for each in every if each._replace(split="") == base]
-        if len(splits) > 1:
-            axis = {split: base._replace(split=split) for split in splits}
-            found.append(_figure(lines, axis, "Object size, percent of the photo", base, "sizes"))
-    return found
+    ways = [
+        _figure(methods, base, some, "Ways", [str(each.way) for each in some], "ways")
+        for base, some in ways_measured(methods).items()
+        if len(some) > 1
+    ]
+    sizes = [
+        _figure(methods, base, some, "Object size, percent of the photo", [each.split for each in some], "sizes")
+        for base, some in splits_measured(methods).items()
+        if len(some) > 1
+    ]
+    return ways + sizes
 
 
 def _figure(
-    lines: Sequence[Line], axis: dict[str, Conditions], axis_title: str, base: Conditions, kind: str
+    methods: Sequence[MethodScores],
+    base: Conditions,
+    some: Sequence[Conditions],
+    axis: str,
+    ticks: Sequence[str],
+    kind: str,
 ) -> ScoreFigure:
     charts = []
-    for score, title in SCORES:
-        marked = [(line, number, _marks(line, list(axis.values()), score)) for number, line in enumerate(lines)]
-        curves = tuple(Curve(line.label, number, marks) for line, number, marks in marked if marks)
+    for score, title in SCORE_TITLES:
+        curves = []
+        for number, method in enumerate(methods):
+            marks = [mark_of(method.overall(each), score, index) for index, each in enumerate(some)]
+            if any(marks):
+                curves.append(Curve(method.label, number, tuple(mark for mark in marks if mark is not None)))
         if curves:
-            charts.append(Chart(title, curves))
-    return ScoreFigure(f"{kind}-{_file_name(base)}", describe(base), axis_title, tuple(axis), tuple(charts))
-
-
-def _marks(line: Line, axis: Sequence[Conditions], score: str) -> tuple[Mark, ...]:
-    marks = []
-    for index, conditions in enumerate(axis):
-        marks.append(mark_of(find(line, conditions), score, index))
-    return tuple(mark for mark in marks if mark is not None)
+            charts.append(Chart(title, tuple(curves)))
+    parts = [kind, base.dataset, f"{base.way}-way" if base.way else "", f"{base.shot}-shot", base.setting]
+    parts += ["has-class"] if base.query_has_class else []
+    return ScoreFigure("-".join(filter(None, parts)), describe(base), axis, tuple(ticks), tuple(charts))
 
 
 def mark_of(summary: Summary | None, score: str, index: int) -> Mark | None:
@@ -196,13 +194,6 @@ def mark_of(summary: Summary | None, score: str, index: int) -> Mark | None:
         return None
     low, high = summary.intervals[score] or (value, value)
     return Mark(index, 100 * value, 100 * low, 100 * high)
-
-
-def _file_name(conditions: Conditions) -> str:
-    ways = f"{conditions.way}-way" if conditions.way else ""
-    parts = [conditions.dataset, ways, f"{conditions.shot}-shot", conditions.setting]
-    parts += ["has-class"] if conditions.query_has_class else []
-    return "-".join(part for part in parts if part)
 
 
 def _draw(content: ScoreFigure) -> Any:

@@ -1,303 +1,204 @@
-"""From results files to tables: settings, folds, ways and object sizes side by side, as Markdown, LaTeX or CSV.
+"""Tables of scores, of one kind, and how they are written: as Markdown, LaTeX, CSV and HTML.
 
-The results files of one method, with one or several folds each, become one line of a table.
+A cell has a measured number, or words, and in tables of the paper the published number beside it. Such a table is shown
+with up to three lines for each row: paper, here, and the difference.
 """
 
 import csv
 import io
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from html import escape
 from itertools import groupby
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from emat.errors import EmatError
-from emat.evaluation.results import (
-    OWN_THRESHOLDS,
-    Conditions,
-    FoldCounts,
-    Summary,
-    fold_counts,
-    read_results,
-    summarise,
-)
-from emat.tasks.sampling import ORDINARY_SPLITS
-from emat.tasks.task import Setting
+from emat.evaluation.results import Summary
 
-DATASETS = {"pascal": "PASCAL-5i", "coco": "COCO-20i"}
 MISSING = "-"
-THOUSAND = 1000
-LATEX_SPECIAL = {
-    "%": r"\%",
-    "&": r"\&",
-    "_": r"\_",
-    "#": r"\#",
-    "$": r"\$",
-    "{": r"\{",
-    "}": r"\}",
-    "~": r"\textasciitilde{}",
-}
+NOT_RUN, PAPER, HERE, DIFFERENCE = "not run", "paper", "here", "difference"
+INSIDE = "inside"
+YES, NO = "✓", "–"  # whether a row of Table 2 has a modification
+COMPARISON_COLUMNS = (
+    "table", "title", "row", "group", "column", "published", "measured", "low", "high", "difference",
+    "published_inside", "folds",  # the last is empty if the number is of all folds that the published one is of
+)  # fmt: skip
+LATEX = {  # characters that mean something in LaTeX, and letters that pdfLaTeX does not know
+    "%": r"\%", "&": r"\&", "_": r"\_", "#": r"\#", "$": r"\$", "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}",
+    "−": "$-$", "✓": r"\checkmark", "≈": r"$\approx$",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
-class Line:
-    """All scores of one method, under the label that it has in tables and figures."""
+class Cell:
+    """One cell: the measured number with its interval, or words, and the published number, as far as there are any."""
+
+    measured: float | None = None
+    interval: tuple[float, float] | None = None
+    margin: float | None = None  # half of the width of the interval
+    digits: int = 1
+    words: str | None = None  # instead of a measured number
+    published_text: str | None = None
+    published: float | None = None
+    unit: str = "points"
+    only: str | None = None  # such as "fold 0 only", if not all folds were measured; the published number is of all
+    best: bool = False  # the best of its column
+
+    @staticmethod
+    def of(summary: Summary | None, score: str, **further: Any) -> "Cell":
+        """Return the cell of a score in percent, with further fields."""
+        value = None if summary is None else summary.scores[score]
+        interval = None if summary is None else summary.intervals[score]
+        if value is None or interval is None:
+            return Cell(None if value is None else 100 * value, **further)
+        low, high = interval
+        return Cell(100 * value, (100 * low, 100 * high), 50 * (high - low), **further)
+
+    @property
+    def difference(self) -> float | None:
+        """Measured less published; None if one of them is missing, or if only some folds were measured."""
+        if self.measured is None or self.published is None or self.only is not None:
+            return None
+        return self.measured - self.published
+
+    @property
+    def published_inside(self) -> bool | None:
+        """Whether the published number lies in the measured interval; None if one of them is missing."""
+        if self.difference is None or self.published is None or self.interval is None:
+            return None
+        return self.interval[0] <= self.published <= self.interval[1]
+
+    def here(self) -> "Entry":
+        """What was measured."""
+        if self.measured is None:
+            return Entry(self.words or MISSING)
+        value = f"{self.measured:.{self.digits}f}" + ("" if self.margin is None else f" ± {self.margin:.1f}")
+        return Entry(value if self.only is None else f"{self.only}: {value}", self.best)
+
+    def compared(self) -> "Entry":
+        """The difference, and whether the published number lies in the interval."""
+        if self.difference is None:
+            return Entry("")
+        text = f"{self.difference:+.{self.digits}f}".replace("-", "−")
+        return Entry(f"{text} ({INSIDE})" if self.published_inside else text)
+
+    def compared_in_words(self, name: str) -> str:
+        """Say how far the measured number, which has a name, is from the published one."""
+        assert self.measured is not None
+        assert self.difference is not None
+        amount = f"{abs(self.difference):.{self.digits}f}"
+        side = "above" if self.difference > 0 else "below"
+        relation = f"{amount} {self.unit} {side} the paper's {self.published_text}"
+        text = f"{name} {self.measured:.{self.digits}f} is {relation if float(amount) else 'as in the paper'}"
+        if self.interval is None or self.published_inside is None:
+            return text
+        within = "lies inside" if self.published_inside else "lies outside"
+        return f"{text}, which {within} the interval {self.interval[0]:.1f} to {self.interval[1]:.1f}"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One method. `measured` says whether it was run here, and `published` whether the paper has a row of it."""
 
     label: str
-    trained_parameters: int
-    summaries: tuple[Summary, ...]
+    cells: tuple[Cell, ...]
+    measured: bool = True
+    published: bool = True
+    quoted: bool = False  # a method that is only quoted and never run here
 
 
-def read_lines(files: Sequence[str]) -> list[Line]:
-    """Read results files and return one line for each method.
-
-    Files of the same method, backbone, size and thresholds belong together unless they have labels.
-
-    Args:
-        files: The paths, or LABEL=PATH to give a label.
-
-    Raises:
-        EmatError: If a file cannot be read, or if a configuration occurs twice in one line.
-    """
-    runs: dict[str, list[dict[str, Any]]] = {}
-    short: dict[str, str] = {}
-    for word in files:
-        given, path = _label_and_path(word)
-        content = read_results(path)
-        label = given or _label(content, path)
-        runs.setdefault(label, []).append(content)
-        short[label] = given or label.split(" (")[0]
-    unique = len(set(short.values())) == len(short)
-    return [_line(short[label] if unique else label, contents) for label, contents in runs.items()]
-
-
-def _label_and_path(word: str) -> tuple[str | None, Path]:
-    label, equals, path = word.partition("=")
-    if equals and not path:
-        raise EmatError(f"{word!r} has a label but no file; write LABEL=FILE")
-    return (label, Path(path)) if equals and not Path(word).exists() else (None, Path(word))
-
-
-def _label(content: Mapping[str, Any], path: Path) -> str:
-    names = {(each["name"], each["backbone"], each["image_size"]) for each in content["methods"].values()}
-    if len(names) > 1:
-        raise EmatError(f"{path} has results of several methods; give it a label: LABEL={path}")
-    name, backbone, size = names.pop()
-    extra = ", learning" if content.get("options", {}).get("learn") else ""
-    extra += f", refined: {content['refine']}" if content.get("refine") else ""
-    return f"{name} ({backbone}, {size} px, {_thresholds(content)}{extra})"
-
-
-def _thresholds(content: Mapping[str, Any]) -> str:
-    asked = content.get("thresholds")
-    if asked == OWN_THRESHOLDS:
-        return "own thresholds"
-    if asked is None:  # a file from before presence and masks had their own thresholds
-        return f"threshold {content['threshold']:g}"
-    presence, mask = asked["presence"], asked["mask"]
-    return f"threshold {presence:g}" if presence == mask else f"thresholds {presence:g} and {mask:g}"
-
-
-def _line(label: str, contents: Sequence[Mapping[str, Any]]) -> Line:
-    counts: list[FoldCounts] = []
-    seen: set[tuple[object, int]] = set()
-    for content in contents:
-        for each in fold_counts(content["cells"], content["outcomes"]):
-            if (each.conditions, each.fold) in seen:
-                shared = each.conditions
-                raise EmatError(
-                    f"two files have {shared.way}-way {shared.shot}-shot {shared.setting} results of {label} on fold "
-                    f"{each.fold}; give them labels: LABEL=FILE"
-                )
-            seen.add((each.conditions, each.fold))
-            counts.append(each)
-    counts.sort(key=lambda each: each.fold)
-    parameters = max(each["trained_parameters"] for content in contents for each in content["methods"].values())
-    return Line(label, parameters, tuple(summarise(counts)))
-
-
-def overall(summaries: Sequence[Summary]) -> list[Summary]:
-    """Return one summary for all folds that share their conditions: their mean, or the only fold."""
-    several = {each.conditions for each in summaries if each.fold is None}
-    return [each for each in summaries if each.fold is None or each.conditions not in several]
-
-
-@dataclass(frozen=True)
-class TableEntry:
-    """One entry of a table: a text and, if it is a score, its value in percent and half the width of its interval."""
+class Entry(NamedTuple):
+    """What is written in one place of a table, and whether it is emphasised."""
 
     text: str
-    value: float | None = None
-    margin: float | None = None
     best: bool = False
 
 
 @dataclass(frozen=True)
-class ReportTable:
-    """A table with a title, named columns and rows."""
+class Table:
+    """A table: its title, columns (a group, or "", and a name), rows and footnotes."""
 
     title: str
-    columns: tuple[tuple[str, str], ...]  # the group that a column belongs to, or "", and its name
-    rows: tuple[tuple[TableEntry, ...], ...]
+    columns: tuple[tuple[str, str], ...]
+    rows: tuple[Row, ...]
+    name: str = ""
+    notes: tuple[str, ...] = ()
+    compares: bool = False  # whether published numbers stand beside the measured ones
+    rows_are: str = "Method"  # what stands above the labels of the rows
+    all_folds_too: bool = False  # whether lines have numbers of all folds beside scores of some
+
+    @property
+    def shown_columns(self) -> list[tuple[str, str]]:
+        """All columns of `lines`: those of the labels, and those of the cells."""
+        return [("", self.rows_are), *([("", "")] if self.compares else []), *self.columns]
+
+    def lines(self) -> list[list[Entry]]:
+        """Return what is written in each line."""
+        if not self.compares:
+            return [[Entry(row.label), *(cell.here() for cell in row.cells)] for row in self.rows]
+        lines = []
+        for row in self.rows:
+            if row.published:
+                texts = [Entry(cell.published_text or MISSING) for cell in row.cells]
+                lines.append([Entry(row.label), Entry(PAPER), *texts])
+            if row.quoted:
+                continue
+            first = Entry("" if row.published else row.label)
+            if not row.measured:
+                lines.append([first, Entry(HERE), Entry(NOT_RUN), *[Entry("")] * (len(row.cells) - 1)])
+                continue
+            only = {cell.only for cell in row.cells if cell.interval is not None}
+            same = None if self.all_folds_too or len(only) != 1 else next(iter(only))  # is said once for the line
+            cells = [replace(cell, only=None) if same else cell for cell in row.cells]
+            lines.append([first, Entry(f"{HERE}, {same}" if same else HERE), *(cell.here() for cell in cells)])
+            compared = [cell.compared() for cell in row.cells]
+            if row.published and any(each.text for each in compared):
+                lines.append([Entry(""), Entry(DIFFERENCE), *compared])
+        return lines
+
+    @property
+    def sentences(self) -> list[str]:
+        """A sentence on each group of columns of every measured row: how it differs from the paper."""
+        sentences = []
+        for row in self.rows if self.compares else ():
+            if not (row.measured and row.published):
+                continue
+            paired = zip(self.columns, row.cells, strict=True)
+            for group, some in groupby(paired, key=lambda each: each[0][0]):
+                cells = [cell.compared_in_words(name) for (_, name), cell in some if cell.difference is not None]
+                if cells:
+                    sentences.append(f"{row.label}{', ' if group else ''}{group}: {'; '.join(cells)}.")
+        return sentences
 
 
-def tables(lines: Sequence[Line]) -> list[ReportTable]:
-    """Make every table for which there are results."""
-    asked = dict.fromkeys(each.conditions for line in lines for each in line.summaries)
-    found = []
-    for base in dict.fromkeys(each._replace(setting="") for each in asked if each.split in ORDINARY_SPLITS):
-        found.append(_settings(lines, base))
-        for setting in (each.setting for each in asked if each._replace(setting="") == base):
-            found += _folds(lines, base._replace(setting=setting))
-    for base in dict.fromkeys(each._replace(way=0) for each in asked if each.split in ORDINARY_SPLITS):
-        found += _ways(lines, base, sorted({each.way for each in asked if each._replace(way=0) == base}))
-    for base in dict.fromkeys(each._replace(split="") for each in asked if each.split not in ORDINARY_SPLITS):
-        found.append(_sizes(lines, base, [each.split for each in asked if each._replace(split="") == base]))
-    return found
+def with_best_marked(table: Table, lowest: str = "") -> Table:
+    """Mark the best score of each column that has several; in the columns with the name `lowest` it is the lowest."""
+    rows = [list(row.cells) for row in table.rows]
+    for column, (_, name) in enumerate(table.columns):
+        values = [row[column].measured for row in rows if row[column].measured is not None]
+        choose: Callable[..., float] = min if name == lowest else max
+        for row in rows if len(values) > 1 else ():
+            cell = row[column]
+            if cell.measured is not None and f"{cell.measured:.1f}" == f"{choose(values):.1f}":
+                row[column] = replace(cell, best=True)
+    return replace(
+        table, rows=tuple(replace(row, cells=tuple(cells)) for row, cells in zip(table.rows, rows, strict=True))
+    )
 
 
-def find(line: Line, conditions: Conditions) -> Summary | None:
-    """Return the summary over all folds under `conditions`, or None."""
-    return next((each for each in overall(line.summaries) if each.conditions == conditions), None)
-
-
-def describe(conditions: Conditions) -> str:
-    """Describe the data set, ways and shots and the setting in words; way 0 and setting "" are left out."""
-    words = [DATASETS.get(conditions.dataset, conditions.dataset)]
-    ways = f"{conditions.way}-way " if conditions.way else ""
-    words.append(f"{ways}{conditions.shot}-shot")
-    if conditions.setting:
-        words.append(f"{conditions.setting} setting")
-    if conditions.query_has_class:
-        words.append("query has the class")
-    return ", ".join(words)
-
-
-def _settings(lines: Sequence[Line], base: Conditions) -> ReportTable:
-    settings = [each.value for each in Setting if any(find(line, base._replace(setting=each)) for line in lines)]
-    columns = [("", "Method"), ("", "Trained parameters (K)")]
-    columns += [(_capital(setting), name) for setting in settings for name in ("Acc.", "mIoU", "False masks")]
-    rows = []
-    for line in lines:
-        found = [find(line, base._replace(setting=each)) for each in settings]
-        if any(found):
-            names = ("accuracy", "miou", "false_mask_rate")
-            scores = [_score(each, name) for each in found for name in names]
-            rows.append((TableEntry(line.label), TableEntry(f"{line.trained_parameters / THOUSAND:.1f}"), *scores))
-    lowest = [index for index, (_, name) in enumerate(columns) if name == "False masks"]
-    return _marked(f"{describe(base)}: mean over folds", columns, rows, lowest)
-
-
-def _folds(lines: Sequence[Line], asked: Conditions) -> list[ReportTable]:
-    present = {each.fold for line in lines for each in line.summaries if each.conditions == asked}
-    folds = sorted(fold for fold in present if fold is not None)
-    if len(folds) < 2:
-        return []
-    columns, rows = [("", "Method")], []
-    columns += [(f"Fold {fold}", name) for fold in folds for name in ("Acc.", "mIoU")]
-    columns += [("Mean", name) for name in ("Acc.", "mIoU")]
-    for line in lines:
-        own = {each.fold: each for each in line.summaries if each.conditions == asked}
-        if own:
-            scores = [_score(own.get(fold), name) for fold in [*folds, None] for name in ("accuracy", "miou")]
-            rows.append((TableEntry(line.label), *scores))
-    return [_marked(f"{describe(asked)}: by fold", columns, rows)]
-
-
-def _ways(lines: Sequence[Line], base: Conditions, ways: Sequence[int]) -> list[ReportTable]:
-    if len(ways) < 2:
-        return []
-    columns = [("", "Method"), *((f"{way}-way", name) for way in ways for name in ("Acc.", "mIoU"))]
-    return [_by(lines, [base._replace(way=way) for way in ways], f"{describe(base)}: by number of ways", columns)]
-
-
-def _sizes(lines: Sequence[Line], base: Conditions, splits: Iterable[str]) -> ReportTable:
-    named = list(dict.fromkeys(splits))
-    columns = [("", "Method"), *((f"{split} %", name) for split in named for name in ("Acc.", "mIoU"))]
-    title = f"{describe(base)}: by object size, percent of the photo"
-    return _by(lines, [base._replace(split=split) for split in named], title, columns)
-
-
-def _by(
-    lines: Sequence[Line], asked: Sequence[Conditions], title: str, columns: Sequence[tuple[str, str]]
-) -> ReportTable:
-    rows = []
-    for line in lines:
-        found = [find(line, each) for each in asked]
-        if any(found):
-            scores = [_score(each, name) for each in found for name in ("accuracy", "miou")]
-            rows.append((TableEntry(line.label), *scores))
-    return _marked(title, columns, rows)
-
-
-def _score(summary: Summary | None, name: str) -> TableEntry:
-    value = None if summary is None else summary.scores[name]
-    if summary is None or value is None:
-        return TableEntry(MISSING)
-    interval = summary.intervals[name]
-    margin = None if interval is None else 50 * (interval[1] - interval[0])
-    return TableEntry(f"{100 * value:.1f}", 100 * value, margin)
-
-
-def _marked(
-    title: str,
-    columns: Sequence[tuple[str, str]],
-    rows: Sequence[tuple[TableEntry, ...]],
-    lowest: Iterable[int] = (),
-) -> ReportTable:
-    """Return the table with the best score of each column marked, if there are several."""
-    marked = [list(row) for row in rows]
-    for column in range(len(columns)):
-        values = [row[column].value for row in rows if row[column].value is not None]
-        choose: Callable[..., float] = min if column in lowest else max
-        if len(values) > 1:
-            best = choose(values)
-            for row in marked:
-                entry = row[column]
-                if entry.value is not None and f"{entry.value:.1f}" == f"{best:.1f}":
-                    row[column] = replace(entry, best=True)
-    return ReportTable(title, tuple(columns), tuple(map(tuple, marked)))
-
-
-def _capital(words: str) -> str:
-    return words.replace("-", " ").capitalize()
-
-
-def markdown(tables: Sequence[ReportTable]) -> str:
+def markdown(tables: Sequence[Table]) -> str:
     """Write tables as Markdown; the best score of a column is bold, and ± is half of the 95 % interval."""
-    return "\n".join(_markdown(table) for table in tables)
+    return "\n".join(map(_markdown, tables))
 
 
-def latex(tables: Sequence[ReportTable]) -> str:
-    """Write tables as LaTeX, for the package booktabs."""
-    return "\n".join(_latex(table) for table in tables)
-
-
-def comma_separated(tables: Sequence[ReportTable]) -> str:
-    """Write tables as CSV, with one row for each score and half of its interval, in percent."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["table", "method", "group", "score", "percent", "half_interval"])
-    for table in tables:
-        for row in table.rows:
-            for (group, name), entry in zip(table.columns[1:], row[1:], strict=True):
-                value = entry.text if entry.value is None else f"{entry.value:.4f}"
-                margin = "" if entry.margin is None else f"{entry.margin:.4f}"
-                writer.writerow([table.title, row[0].text, group, name, value, margin])
-    return text.getvalue()
-
-
-FORMATS: Mapping[str, Callable[[Sequence[ReportTable]], str]] = {
-    ".md": markdown,
-    ".tex": latex,
-    ".csv": comma_separated,
-}
-
-
-def _markdown(table: ReportTable) -> str:
-    names = [f"{group} {name}".strip() for group, name in table.columns]
+def _markdown(table: Table) -> str:
+    names = [f"{group} {name}".strip() for group, name in table.shown_columns]
     lines = [f"## {table.title}", "", _pipes(names), _pipes(["---", *["---:"] * (len(names) - 1)])]
-    lines += [_pipes([_text(entry, "**", "**", " ± ").replace("|", r"\|") for entry in row]) for row in table.rows]
+    lines += [
+        _pipes([(f"**{each.text}**" if each.best else each.text).replace("|", r"\|") for each in line])
+        for line in table.lines()
+    ]
+    lines += [text for note in table.notes for text in ("", note)]
+    lines += ["", *(f"- {sentence}" for sentence in table.sentences)] if table.sentences else []
     return "\n".join(lines) + "\n"
 
 
@@ -305,45 +206,113 @@ def _pipes(words: Sequence[str]) -> str:
     return f"| {' | '.join(words)} |"
 
 
-def _text(entry: TableEntry, start: str, end: str, plus_minus: str) -> str:
-    text = entry.text if entry.margin is None else f"{entry.text}{plus_minus}{entry.margin:.1f}"
-    return f"{start}{text}{end}" if entry.best else text
+def latex(tables: Sequence[Table]) -> str:
+    """Write tables as LaTeX, for the package booktabs; notes become comments."""
+    return "\n".join(map(_latex, tables))
 
 
-def _latex(table: ReportTable) -> str:
+def _latex(table: Table) -> str:
     groups, rules, first = [], [], 1
-    for group, columns in groupby(table.columns, key=lambda column: column[0]):
+    for group, columns in groupby(table.shown_columns, key=lambda column: column[0]):
         width = len(list(columns))
-        groups.append(rf"\multicolumn{{{width}}}{{c}}{{{_escaped(group)}}}")
-        if group:
-            rules.append(rf"\cmidrule(lr){{{first}-{first + width - 1}}}")
+        groups.append(rf"\multicolumn{{{width}}}{{c}}{{{_for_latex(group)}}}")
+        rules += [rf"\cmidrule(lr){{{first}-{first + width - 1}}}"] if group else []
         first += width
+    lines = [[_for_latex(text, best) for text, best in line] for line in table.lines()]
     rows = [
-        " & ".join(_text(_escaped_entry(entry), r"\textbf{", "}", r"\,$\pm$\,") for entry in row) + r" \\"
-        for row in table.rows
+        *(f"% {sentence}" for sentence in (*table.notes, *table.sentences)),
+        r"\begin{table}",
+        rf"\caption{{{_for_latex(table.title)}}}",
+        rf"\begin{{tabular}}{{l{'r' * (len(table.shown_columns) - 1)}}}",
+        r"\toprule",
+        " & ".join(groups) + r" \\",
+        *([" ".join(rules)] if rules else []),
+        " & ".join(_for_latex(name) for _, name in table.shown_columns) + r" \\",
+        r"\midrule",
+        *(" & ".join(line) + r" \\" for line in lines),
+        r"\bottomrule",
+        r"\end{tabular}",
+        r"\end{table}",
     ]
-    return "\n".join(
-        [
-            r"\begin{table}",
-            rf"\caption{{{_escaped(table.title)}}}",
-            rf"\begin{{tabular}}{{l{'r' * (len(table.columns) - 1)}}}",
-            r"\toprule",
-            " & ".join(groups) + r" \\",
-            *([" ".join(rules)] if rules else []),
-            " & ".join(_escaped(name) for _, name in table.columns) + r" \\",
-            r"\midrule",
-            *rows,
-            r"\bottomrule",
-            r"\end{tabular}",
-            r"\end{table}",
-            "",
-        ]
-    )
+    return "\n".join(rows) + "\n"
 
 
-def _escaped_entry(entry: TableEntry) -> TableEntry:
-    return replace(entry, text=_escaped(entry.text))
+def _for_latex(text: str, bold: bool = False) -> str:
+    text = "".join(LATEX.get(letter, letter) for letter in text).replace(" ± ", r"\,$\pm$\,")
+    return rf"\textbf{{{text}}}" if bold else text
 
 
-def _escaped(text: str) -> str:
-    return "".join(LATEX_SPECIAL.get(letter, letter) for letter in text)
+def comma_separated(tables: Sequence[Table]) -> str:
+    """Write tables as CSV, with one row for each score and half of its interval, in percent."""
+    rows = [["table", "method", "group", "score", "percent", "half_interval"]]
+    for table, row, (group, name), cell in _cells(tables):
+        value = cell.here().text if cell.words or cell.measured is None else _digits(cell.measured)
+        rows.append([table.title, row.label, group, name, value, _digits(cell.margin)])
+    return _csv(rows)
+
+
+def comparison_csv(tables: Sequence[Table]) -> str:
+    """Write tables of the paper as CSV, with one row for each cell."""
+    rows: list[Sequence[str]] = [COMPARISON_COLUMNS]
+    for table, row, (group, name), cell in _cells(tables):
+        numbers = (cell.measured, *(cell.interval or (None, None)), cell.difference)
+        inside = "" if cell.published_inside is None else str(cell.published_inside).lower()
+        address = [table.name, table.title, row.label, group, name]
+        rows.append([*address, cell.published_text or "", *map(_digits, numbers), inside, cell.only or ""])
+    return _csv(rows)
+
+
+def _cells(tables: Sequence[Table]) -> list[tuple[Table, Row, tuple[str, str], Cell]]:
+    every = [(table, row) for table in tables for row in table.rows]
+    return [
+        (table, row, column, cell)
+        for table, row in every
+        for column, cell in zip(table.columns, row.cells, strict=True)
+    ]
+
+
+def _digits(number: float | None) -> str:
+    return "" if number is None else f"{number:.4f}"
+
+
+def _csv(rows: Sequence[Sequence[str]]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue()
+
+
+FORMATS: Mapping[str, Callable[[Sequence[Table]], str]] = {".md": markdown, ".tex": latex, ".csv": comma_separated}
+
+
+def html(table: Table) -> str:
+    """Write a table of the paper as HTML, with classes for a style sheet."""
+    columns = table.shown_columns
+    groups = "".join(_html_group(group, len(list(some))) for group, some in groupby(columns, key=lambda each: each[0]))
+    names = "".join(f"<th>{escape(name)}</th>" for _, name in columns)
+    rows, ours = [], False
+    for line in table.lines():
+        starts = bool(line[0].text)
+        if starts:  # EMAT's row, but not those of its incomplete forms in Table 2
+            ours = line[0].text.split(",")[0] in ("EMAT", "EMAT_s") and all(each.text != NO for each in line)
+        kind = line[1].text.split(",")[0] if table.compares else HERE
+        classes = [{PAPER: "paper", HERE: "here-line", DIFFERENCE: "difference"}.get(kind, "")]
+        classes += ["first"] * starts + ["ours"] * ours
+        rows.append(f'<tr class="{" ".join(classes)}">{_html_cells(line, table.compares)}</tr>')
+    return f"<table><thead><tr>{groups}</tr><tr>{names}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+
+
+def _html_group(group: str, width: int) -> str:
+    return f'<th class="group" colspan="{width}">{escape(group)}</th>' if group else "<th></th>" * width
+
+
+def _html_cells(line: Sequence[Entry], compares: bool) -> str:
+    texts = [entry.text for entry in line]
+    if compares and texts[1] == HERE and all(text in (NOT_RUN, "") for text in texts[2:]):
+        absent = f'<td class="absent" colspan="{len(texts) - 2}">{NOT_RUN}</td>'
+        return f'<td>{escape(texts[0])}</td><td class="line">{HERE}</td>{absent}'
+    cells = []
+    for position, text in enumerate(texts):
+        kind = "line" if compares and position == 1 else "inside" if text.endswith(f"({INSIDE})") else ""
+        kind = "absent" if text in (NOT_RUN, MISSING) else kind
+        cells.append(f'<td class="{kind}">{escape(text)}</td>' if kind else f"<td>{escape(text)}</td>")
+    return "".join(cells)

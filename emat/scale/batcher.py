@@ -122,7 +122,7 @@ class Batcher:
         for request, read in zip(batch, reading, strict=True):
             self.photos += 1
             if read.pixels is None:
-                request.answer.set_exception(read.problem or EmatError("the photo was not read"))
+                request.answer.set_exception(read.problem or EmatError("photo-not-read", "the photo was not read"))
             else:
                 asked.append(request)
                 yield read.pixels

@@ -29,6 +29,7 @@ class Photo:
 
     path: str  # its address, without a query
     name: str  # relative to its source, which is how its results are named
+    state: str = ""  # size and time of its file
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,9 @@ class Storage:
         try:
             files, root = pyarrow.fs.FileSystem.from_uri(address)
         except (OSError, ValueError) as error:
-            raise EmatError(f"{address} cannot be opened ({error}); give a local path, s3://… or gs://…") from None
+            raise EmatError(
+                "bad-address", f"{address} cannot be opened ({error}); give a local path, s3://… or gs://…"
+            ) from None
         return cls(files, root.rstrip("/"), address.partition("://")[0] + "://")
 
     @property
@@ -81,7 +84,7 @@ class Storage:
             with self.files.open_input_stream(address.removeprefix(self.start)) as stream:
                 content: bytes = stream.read()
         except OSError as error:
-            raise EmatError(f"{address} cannot be read: {error}") from None
+            raise EmatError("cannot-read", f"{address} cannot be read: {error}") from None
         return content
 
     def write(self, inner: str, content: bytes) -> None:
@@ -105,7 +108,7 @@ class Storage:
                 stream.write(content)
             self.files.move(unfinished, target)
         except OSError as error:
-            raise EmatError(f"{self.start}{target} cannot be written: {error}") from None
+            raise EmatError("cannot-write", f"{self.start}{target} cannot be written: {error}") from None
 
     def entries(self, folder: str, suffix: str) -> list[str]:
         """The addresses of the files of a folder in order; what a killed writer left is hidden and ignored."""
@@ -134,20 +137,27 @@ def find_bulk_photos(source: Sequence[str], leave_out: Storage) -> list[Photo]:
         try:
             info = storage.files.get_file_info(storage.root)
             if info.type == pyarrow.fs.FileType.NotFound:
-                raise EmatError(f"{address} does not exist")
+                raise EmatError("no-such-file", f"{address} does not exist")
             if info.type == pyarrow.fs.FileType.File:
-                photos.setdefault(storage.address, Photo(storage.address, storage.root.rpartition("/")[2]))
+                name = storage.root.rpartition("/")[2]
+                photos.setdefault(storage.address, Photo(storage.address, name, _state(info)))
                 continue
             inside = storage.files.get_file_info(pyarrow.fs.FileSelector(storage.root, recursive=True))
         except OSError as error:
-            raise EmatError(f"{address} cannot be listed: {error}") from None
-        for path in sorted(one.path for one in inside if one.is_file):
-            name = path.removeprefix(storage.root).lstrip("/")
-            if _is_photo(name) and not leave_out.holds(storage.start + path):
-                photos.setdefault(storage.start + path, Photo(storage.start + path, name))
+            raise EmatError("cannot-read", f"{address} cannot be listed: {error}") from None
+        for one in sorted((one for one in inside if one.is_file), key=lambda one: one.path):
+            name, path = one.path.removeprefix(storage.root).lstrip("/"), storage.start + one.path
+            if _is_photo(name) and not leave_out.holds(path):
+                photos.setdefault(path, Photo(path, name, _state(one)))
     if not photos:
-        raise EmatError(f"no photos in {', '.join(source)}; photos are files that end in {', '.join(PHOTO_SUFFIXES)}")
+        raise EmatError(
+            "no-photos", f"no photos in {', '.join(source)}; photos are files that end in {', '.join(PHOTO_SUFFIXES)}"
+        )
     return list(photos.values())
+
+
+def _state(info: Any) -> str:
+    return f"{info.size} {info.mtime_ns}"
 
 
 def _is_photo(name: str) -> bool:
@@ -165,29 +175,57 @@ class BulkOutput:
     def __init__(self, address: str) -> None:
         self.storage = Storage.at(address)
 
-    def claim(self, mark: str) -> None:
-        """Say which segmenter and options the output is of; EmatError if it is of others."""
+    def claim(self, mark: str, overwrite: bool = False) -> None:
+        """Say which segmenter and options the output is of.
+
+        Raises:
+            EmatError: It is of others, or the folder has files of somebody else that were not to be overwritten.
+        """
         name = "options.sha256"
         if self.storage.entries("", name):
             if self.storage.read(f"{self.storage.address}/{name}").decode() != mark:
                 raise EmatError(
+                    "other-run",
                     f"{self.storage.address} holds results of another segmenter or of other options; choose another "
-                    "folder with --out"
+                    "folder with --out",
                 )
             return
+        if not overwrite and (theirs := self.storage.entries("", "")):
+            raise EmatError(
+                "refuses-overwrite",
+                f"{theirs[0]} is there already, and is not of such a run; choose an empty folder with --out, or "
+                "replace files with --overwrite",
+            )
         self.storage.write(name, mark.encode())
 
-    def plan(self, photos: Sequence[Photo]) -> dict[int, list[Photo]]:
-        """Return the photos of every batch: those of earlier runs as they were, and new photos in new batches."""
-        import pyarrow
+    def planned(self) -> dict[int, list[Photo]]:
+        """Return the photos of every batch of earlier runs."""
         import pyarrow.parquet
 
         batches: dict[int, list[Photo]] = {}
         for address in self.storage.entries(PLAN, ".parquet"):
             table = pyarrow.parquet.read_table(io.BytesIO(self.storage.read(address)))
             for row in table.to_pylist():
-                batches.setdefault(row["batch"], []).append(Photo(row["path"], row["name"]))
-        known = {photo.path for batch in batches.values() for photo in batch}
+                photo = Photo(row["path"], row["name"], row.get("state") or "")
+                batches.setdefault(row["batch"], []).append(photo)
+        return batches
+
+    def plan(self, photos: Sequence[Photo]) -> dict[int, list[Photo]]:
+        """Return the photos of every batch: those of earlier runs as they were, and new photos in new batches.
+
+        Raises:
+            EmatError: A photo was replaced since it was put into a batch, whose results would be those of the old one.
+        """
+        import pyarrow
+
+        batches = self.planned()
+        known = {photo.path: photo.state for batch in batches.values() for photo in batch}
+        if changed := [photo.path for photo in photos if known.get(photo.path, photo.state) != photo.state]:
+            raise EmatError(
+                "other-run",
+                f"{changed[0]} was changed since {self.storage.address} was begun ({len(changed)} photos were); choose "
+                "another folder with --out",
+            )
         new = [photo for photo in photos if photo.path not in known]
         size = min(MOST, max(FEWEST, -(-len(new) // MOST_PARTS)))
         first = max(batches, default=-1) + 1
@@ -197,6 +235,7 @@ class BulkOutput:
             columns = {
                 "path": [photo.path for photo in new],
                 "name": [photo.name for photo in new],
+                "state": [photo.state for photo in new],
                 "batch": pyarrow.array([first + index // size for index in range(len(new))], pyarrow.int64()),
             }
             self.storage.write(f"{PLAN}/{first:09}.parquet", _parquet(pyarrow.table(columns)))
@@ -232,7 +271,7 @@ class BulkOutput:
                 for piece in self._joined(parts):
                     stream.write(piece.encode())
         except OSError as error:
-            raise EmatError(f"{self.storage.start}{target} cannot be written: {error}") from None
+            raise EmatError("cannot-write", f"{self.storage.start}{target} cannot be written: {error}") from None
 
     def _joined(self, parts: Sequence[str]) -> Iterator[str]:
         """The text of the joined file. Photos and objects are numbered anew from 1, in the order of batches."""

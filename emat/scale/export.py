@@ -16,11 +16,11 @@ from torch import Tensor, nn
 
 from emat import __version__
 from emat.backbone import Backbone, ViT
-from emat.errors import EmatError
-from emat.files import check_output, whole_file
+from emat.errors import EmatError, needs_extra
 from emat.images import Pixels, resize_photo
+from emat.images.photos import has_channels
 from emat.inference.segmenter import Segmenter
-from emat.methods.with_learner import unwrapped
+from emat.outputs import check_output, whole_file
 from emat.scale.graph import HeadGraph, SegmenterGraph, backbone_of, check_method
 
 OPSET = 18
@@ -49,7 +49,8 @@ def export_segmenter(segmenter: Segmenter, path: Path, size: tuple[int, int] = D
     """Write a fitted segmenter as an ONNX graph, and check that it gives what the segmenter gives.
 
     The graph takes `photo` (batch, H, W, 3) of bytes and gives `scores` (batch, N) and `maps` (batch, N, h, w).
-    Examples and learner are in it. Its metadata hold the names of the classes and the thresholds.
+    Examples and learner are in it. Its metadata hold the names of the classes, the thresholds and what post-processing
+    (`emat.inference.postprocessing`) would do with the maps: refinement and small objects are not in the graph.
 
     Args:
         segmenter: What to export; it stays as it is.
@@ -63,9 +64,16 @@ def export_segmenter(segmenter: Segmenter, path: Path, size: tuple[int, int] = D
     _packages()
     check_output(path)
     if min(size) < 1:
-        raise EmatError(f"the photo size is {size[1]} x {size[0]}; both sides must be at least 1 pixel, as in 400x300")
+        raise EmatError(
+            "bad-number", f"the photo size is {size[1]} x {size[0]}; both sides must be at least 1 pixel, as in 400x300"
+        )
     if segmenter.device.type != "cpu":
-        raise EmatError("a segmenter is exported on the CPU; load it with device='cpu'")
+        raise EmatError("unknown-device", "a segmenter is exported on the CPU; load it with device='cpu'")
+    if any(example.working is not None and has_channels(example.working.photo) for example in segmenter.examples_):
+        raise EmatError(
+            "cannot-export",
+            "this segmenter learnt from more than three channels; fit it with three, as in --channels 0,1,2",
+        )
     graph = SegmenterGraph(segmenter, size).eval()
     photos = _samples(segmenter, size)
     metadata = {
@@ -73,19 +81,20 @@ def export_segmenter(segmenter: Segmenter, path: Path, size: tuple[int, int] = D
         "presence_threshold": repr(segmenter.thresholds.presence),
         "mask_threshold": repr(segmenter.thresholds.mask),
         "rule": RULE,
+        "not_in_graph": json.dumps(_not_in_graph(segmenter)),
         "photo_size": json.dumps(list(size)),
         **_origin(segmenter),
     }
 
     def check(unfinished: Path) -> float:
         scores, maps = _run(unfinished, {"photo": np.stack(photos)})
-        expected = [segmenter.predict(photo) for photo in photos]
+        expected = [segmenter.predict_unrefined(photo) for photo in photos]
         true_scores = np.array([list(one.scores.values()) for one in expected])
         true_maps = np.array([list(one.maps.values()) for one in expected])
         of_scores, of_maps = float(np.abs(scores - true_scores).max()), float(np.abs(maps - true_maps).max())
         return max(of_maps, of_scores if of_scores > SCORE_TOLERANCE else 0.0)
 
-    with _fixed_positions(backbone_of(unwrapped(segmenter.method))):
+    with _fixed_positions(backbone_of(segmenter.method)):
         inputs = {"photo": torch.from_numpy(np.stack(photos))}
         return _write(graph, inputs, ("scores", "maps"), metadata, path, check)
 
@@ -104,7 +113,7 @@ def export_head(segmenter: Segmenter, path: Path) -> ExportedFile:
     check_output(path)
     check_method(segmenter.method)
     graph = HeadGraph(segmenter.method).eval()
-    network, backbone = graph.network, backbone_of(unwrapped(segmenter.method))
+    network, backbone = graph.network, backbone_of(segmenter.method)
     side = segmenter.method.preparation.image_size
     generator = torch.Generator().manual_seed(0)
     count = 1 + graph.grid[0] * graph.grid[1]
@@ -126,7 +135,7 @@ def export_head(segmenter: Segmenter, path: Path) -> ExportedFile:
 
 
 def _origin(segmenter: Segmenter) -> dict[str, str]:
-    method = unwrapped(segmenter.method)
+    method = segmenter.method
     preparation, spec = method.preparation, backbone_of(method).spec
     return {
         "emat": __version__,
@@ -135,6 +144,14 @@ def _origin(segmenter: Segmenter) -> dict[str, str]:
         "image_size": str(preparation.image_size),
         "mean": json.dumps(list(preparation.mean)),
         "std": json.dumps(list(preparation.std)),
+    }
+
+
+def _not_in_graph(segmenter: Segmenter) -> dict[str, Any]:
+    """What post-processing does with the maps afterwards, which a graph cannot hold."""
+    return {
+        name: {"refine": rule.refine, "smallest_share_of_photo": rule.smallest}
+        for name, rule in segmenter.rules_.items()
     }
 
 
@@ -172,7 +189,10 @@ def _write(
     assert program is not None
     model = program.model_proto
     if any(shape[0] != BATCH for shape in _shapes(model.graph.input).values()):
-        raise EmatError("this segmenter cannot be exported for a free number of photos; its backbone fixes the number")
+        raise EmatError(
+            "cannot-export",
+            "this segmenter cannot be exported for a free number of photos; its backbone fixes the number",
+        )
     onnx.helper.set_model_props(model, dict(metadata))
     model.producer_name, model.producer_version = "emat", __version__
     with whole_file(path) as unfinished:
@@ -180,8 +200,9 @@ def _write(
         difference = check(unfinished)
         if not difference <= TOLERANCE:
             raise EmatError(
+                "export-differs",
                 f"the exported graph differs from the segmenter by {difference:.1e}, more than {TOLERANCE}; it was not "
-                "kept. Please report this with the versions that `emat doctor` shows"
+                "kept. Please report this with the versions that `emat doctor` shows",
             )
         bytes_ = unfinished.stat().st_size
     return ExportedFile(path, bytes_, difference, _shapes(model.graph.input), _shapes(model.graph.output))
@@ -202,12 +223,10 @@ def _shapes(values: Any) -> dict[str, list[int | str]]:
 
 
 def _packages() -> None:
-    try:
+    with needs_extra("export", "export"):
         import onnx  # noqa: F401
         import onnxruntime  # noqa: F401
         import onnxscript  # noqa: F401
-    except ImportError as error:
-        raise EmatError(f'export needs the package {error.name}; run pip install "emat[export]"') from None
 
 
 @contextmanager
@@ -219,9 +238,9 @@ def _fixed_positions(backbone: Backbone) -> Iterator[None]:
     known: dict[tuple[int, int], Tensor] = {}
     resize = backbone._positions
 
-    def positions(grid: tuple[int, int]) -> Tensor:
+    def positions(grid: tuple[int, int], embeddings: Tensor) -> Tensor:
         if grid not in known:  # found in the run before the export
-            known[grid] = resize(grid).detach().clone()
+            known[grid] = resize(grid, embeddings).detach().clone()
         return known[grid]
 
     backbone.__dict__["_positions"] = positions

@@ -15,13 +15,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from emat.errors import EmatError
+from emat.errors import EmatError, needs_extra
 from emat.files import inner_name
 from emat.formats.run_lengths import counts_of_mask, pack
 from emat.formats.writing import WriteOptions, open_writer
 from emat.images import Pixels, Reading, read_photo
 from emat.inference.prediction import Prediction, Thresholds
-from emat.inference.segmenter import Segmenter
+from emat.inference.segmenter import AS_FITTED, Segmenter
 from emat.progress import follow
 from emat.scale.bulk_output import BulkOutput, Photo, Storage, find_bulk_photos
 
@@ -43,8 +43,8 @@ class BulkOptions:
     """What is predicted and written. None stands for what the segmenter's file says."""
 
     thresholds: Thresholds | None = None
-    tiles: Any = None
-    refine: Any = None
+    tiles: Any = AS_FITTED
+    refine: Any = "auto"  # as fitted
     reading: Reading | None = None
     formats: tuple[str, ...] = ()  # beside the rows
     written: WriteOptions = field(default_factory=WriteOptions)
@@ -77,6 +77,7 @@ def predict_in_bulk(
     out: str,
     where: RayOptions,
     options: BulkOptions | None = None,
+    overwrite: bool = False,
 ) -> BulkResult:
     """Predict all photos below `source` and write rows to Parquet files in `out`.
 
@@ -90,6 +91,7 @@ def predict_in_bulk(
         out: A folder, of the same kinds.
         where: Where it runs.
         options: What is predicted and written.
+        overwrite: Whether `out` may have files of somebody else, which are then replaced.
 
     Raises:
         EmatError: If Ray is missing or fails, there is no photo, two photos would have the same result, the output
@@ -101,8 +103,9 @@ def predict_in_bulk(
     output = BulkOutput(out)
     photos = find_bulk_photos(source, leave_out=output.storage)
     classes = Segmenter.load(segmenter, device="cpu").classes_
-    _refuse_same_results(photos, classes, options)
-    output.claim(hashlib.sha256(job.fitted + repr(options).encode()).hexdigest())
+    output.claim(hashlib.sha256(job.fitted + repr(options).encode()).hexdigest(), overwrite)
+    earlier = [photo for batch in output.planned().values() for photo in batch]
+    _refuse_same_results([*earlier, *photos], classes, options)
     plan = output.plan(photos)
     done = output.done()
     todo = [
@@ -129,7 +132,8 @@ def _refuse_same_results(photos: Sequence[Photo], classes: Sequence[str], option
                     other = taken.setdefault(path, photo.path)
                     if other != photo.path:
                         raise EmatError(
-                            f"{other} and {photo.path} would both be written to {path}; rename one of the photos"
+                            "same-output-name",
+                            f"{other} and {photo.path} would both be written to {path}; rename one of the photos",
                         )
 
 
@@ -155,7 +159,7 @@ def _run(ray: Any, todo: list[dict[str, Any]], job: _Job, where: RayOptions) -> 
         )  # Ray starts a worker that is lost again, and gives its batches to another one
         return sum(int(row["failed"]) for row in follow(answered.iter_rows(), len(todo), "batches predicted"))
     except ray.exceptions.RayError as error:
-        raise EmatError(_reason(error)) from None
+        raise EmatError("ray-failed", _reason(error)) from None
     finally:
         if began_here:
             ray.shutdown()
@@ -176,7 +180,9 @@ def _start(ray: Any, where: RayOptions) -> None:
             **environment,
         )
     except Exception as error:  # Ray has no error of its own for this
-        raise EmatError(f"Ray did not start or cannot be reached ({str(error).strip().splitlines()[0]})") from None
+        raise EmatError(
+            "ray-failed", f"Ray did not start or cannot be reached ({str(error).strip().splitlines()[0]})"
+        ) from None
 
 
 def _reason(error: Any) -> str:
@@ -201,8 +207,7 @@ class _Worker:
         with tempfile.NamedTemporaryFile(suffix=".emat") as file:
             file.write(job.fitted)
             file.flush()
-            self._segmenter = Segmenter.load(file.name, tiles=job.options.tiles)
-        self._segmenter.refine = job.options.refine
+            self._segmenter = Segmenter.load(file.name, tiles=job.options.tiles, refine=job.options.refine)
         self._segmenter.thresholds = job.options.thresholds or self._segmenter.thresholds
         self._segmenter.reading = job.options.reading or self._segmenter.reading
         self._output = BulkOutput(job.out)
@@ -271,10 +276,8 @@ def _rows_of(path: str, prediction: Prediction) -> list[dict[str, Any]]:
 
 
 def _ray() -> Any:
-    try:
+    with needs_extra("--engine ray", "ray"):
         import pyarrow.parquet  # noqa: F401
         import ray
         import ray.data
-    except ImportError as error:
-        raise EmatError(f'--engine ray needs the package {error.name}; run pip install "emat[ray]"') from None
     return ray

@@ -1,7 +1,6 @@
 """What the server is asked and what it answers: who may ask, what a request holds, and a prediction as JSON or PNG."""
 
 import base64
-import binascii
 import hmac
 import io
 import json
@@ -14,6 +13,7 @@ from urllib.parse import urlsplit
 from PIL import Image
 
 from emat.errors import EmatError
+from emat.files import is_number
 from emat.formats.run_lengths import counts_of_mask, pack
 from emat.images import VOC_PALETTE
 from emat.inference.example import Example
@@ -38,14 +38,14 @@ class ServeOptions:
     def __post_init__(self) -> None:
         if self.host not in LOOPBACK and not self.token:
             raise EmatError(
+                "needs-token",
                 f"--host {self.host} lets other machines ask; give --token too, which they must then send as "
-                "'Authorization: Bearer TOKEN'"
+                "'Authorization: Bearer TOKEN'",
             )
 
-    def as_environment(self, source: str, device: str) -> str:
-        """Return what a process of its own needs to serve the segmenter `source`, as text."""
-        values = asdict(self) | {"keep": None, "source": source, "device": device}
-        return json.dumps(values)
+    def as_json(self) -> dict[str, Any]:
+        """Return what a worker process needs; workers keep nothing."""
+        return asdict(self) | {"keep": None}
 
 
 def refusal(request: Any, options: ServeOptions) -> Any | None:
@@ -55,14 +55,21 @@ def refusal(request: Any, options: ServeOptions) -> Any | None:
     if options.token:
         given = request.headers.get("authorization", "")
         if not _is_token(given, options.token):
-            return said(401, "send the token as 'Authorization: Bearer TOKEN'", {"WWW-Authenticate": "Bearer"})
+            return said(
+                401, "needs-token", "send the token as 'Authorization: Bearer TOKEN'", {"WWW-Authenticate": "Bearer"}
+            )
     else:
-        host, origin = f"http://{request.headers.get('host', '')}", request.headers.get("origin")
-        if not _is_local(host) or (origin and not _is_local(origin)):
-            return said(403, "this server answers this machine alone; start it with --host and --token for others")
-    length = request.headers.get("content-length", "0")
-    if length.isdecimal() and int(length) > options.most_bytes:
-        return said(413, f"a request has at most {options.most_bytes // 2**20} MB")
+        host, origin = request.headers.get("host", ""), request.headers.get("origin")
+        # A page of another origin may not ask, not even one that another program of this machine serves.
+        if not _is_local(f"http://{host}") or (origin and origin not in (f"http://{host}", f"https://{host}")):
+            return said(
+                403,
+                "foreign-request",
+                "this server answers this machine alone; start it with --host and --token for others",
+            )
+    length = request.headers.get("content-length", "0").lstrip("0") or "0"
+    if length.isdecimal() and (not is_number(length) or int(length) > options.most_bytes):
+        return said(413, "file-too-large", f"a request has at most {options.most_bytes // 2**20} MB")
     return None
 
 
@@ -72,7 +79,7 @@ def _is_token(given: str, token: str) -> bool:
     if kind.lower() == "basic":
         try:
             value = base64.b64decode(value, validate=True).decode().partition(":")[2]
-        except (binascii.Error, UnicodeDecodeError):
+        except ValueError:  # not base64, or not UTF-8
             return False
     elif kind.lower() != "bearer":
         return False
@@ -92,17 +99,19 @@ async def photo_of(request: Any, most: int) -> bytes:
         return await _body(request, most)
     files = await _files(request, most)
     if "photo" not in files:
-        raise EmatError("the form has no file called photo; send the photo under that name")
+        raise EmatError("no-photos", "the form has no file called photo; send the photo under that name")
     return files["photo"]
 
 
 async def example_of(request: Any, most: int) -> Example:
     """The example in a form: the file `photo`, and a mask image under the name of each class."""
     if not request.headers.get("content-type", "").startswith("multipart/form-data"):
-        raise EmatError("an example is a form (multipart/form-data): the file photo, and a mask image for each class")
+        raise EmatError(
+            "bad-request", "an example is a form (multipart/form-data): the file photo, and a mask image for each class"
+        )
     files = await _files(request, most)
     if "photo" not in files:
-        raise EmatError("the form has no file called photo; send the photo under that name")
+        raise EmatError("no-photos", "the form has no file called photo; send the photo under that name")
     photo = files.pop("photo")
     return Example(photo, files, name="the example")
 
@@ -118,8 +127,8 @@ async def _files(request: Any, most: int) -> dict[str, bytes]:
 
     try:
         form = await MultiPartParser(request.headers, stream(), max_files=300, max_fields=300).parse()
-    except (MultiPartException, KeyError) as error:
-        raise EmatError(f"the form cannot be read ({error})") from None
+    except (MultiPartException, KeyError, ValueError) as error:
+        raise EmatError("bad-request", f"the form cannot be read ({error})") from None
     try:
         return {name: await value.read() for name, value in form.multi_items() if not isinstance(value, str)}
     finally:
@@ -131,10 +140,12 @@ async def _body(request: Any, most: int) -> bytes:
     async for part in request.stream():
         size += len(part)
         if size > most:
-            raise EmatError(f"a request has at most {most // 2**20} MB")
+            raise EmatError("file-too-large", f"a request has at most {most // 2**20} MB")
         parts.append(part)
     if not size:
-        raise EmatError("there is no photo in the request; send one as the body or as the form's file photo")
+        raise EmatError(
+            "no-photos", "there is no photo in the request; send one as the body or as the form's file photo"
+        )
     return b"".join(parts)
 
 
@@ -142,10 +153,10 @@ async def json_of(request: Any, most: int) -> dict[str, Any]:
     """The JSON object that a request holds."""
     try:
         found = json.loads(await _body(request, most))
-    except ValueError as error:
-        raise EmatError(f"the request is not JSON ({error})") from None
+    except (ValueError, RecursionError) as error:
+        raise EmatError("bad-syntax", f"the request is not JSON ({str(error)[:80]})") from None
     if not isinstance(found, dict):
-        raise EmatError("the request is JSON, but not an object")
+        raise EmatError("bad-request", "the request is JSON, but not an object")
     return found
 
 
@@ -156,11 +167,11 @@ def json_response(value: Any, status: int = 200, afterwards: Any = None) -> Any:
     return Response(json.dumps(value), status, media_type="application/json", background=afterwards)
 
 
-def said(status: int, sentence: str, headers: dict[str, str] | None = None) -> Any:
-    """Return a response that says what is wrong."""
+def said(status: int, code: str, sentence: str, headers: dict[str, str] | None = None) -> Any:
+    """Return a response that says what is wrong, with a code of `emat.errors.CODES`."""
     from fastapi import Response
 
-    return Response(json.dumps({"error": sentence}), status, headers, "application/json")
+    return Response(json.dumps({"error": sentence, "code": code}), status, headers, "application/json")
 
 
 def as_json(prediction: Prediction) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from emat import __version__
-from emat.errors import EmatError
+from emat.errors import EmatError, needs_extra
 from emat.inference.example import Example
 from emat.inference.prediction import Prediction
 from emat.inference.segmenter import Segmenter
@@ -142,11 +142,11 @@ def build_app(segmenter: Segmenter, options: ServeOptions = LOOPBACK_ALONE) -> A
 
     @app.exception_handler(EmatError)
     async def wrong(_: Request, error: EmatError) -> Response:
-        return said(422, str(error))
+        return said(422, error.code, str(error))
 
     @app.exception_handler(Busy)
     async def busy(_: Request, error: Busy) -> Response:
-        return said(503, str(error), {"Retry-After": "1"})
+        return said(503, "server-busy", str(error), {"Retry-After": "1"})
 
     backend = _label_studio(app, served) if options.label_studio else None
 
@@ -156,7 +156,7 @@ def build_app(segmenter: Segmenter, options: ServeOptions = LOOPBACK_ALONE) -> A
         if backend is not None and request.headers.get("content-type", "").startswith("application/json"):
             return json_response(await backend.predict(await json_of(request, options.most_bytes)))
         if not served.segmenter.classes_:
-            raise EmatError("this server has no example yet; POST one to /examples")
+            raise EmatError("not-fitted", "this server has no example yet; POST one to /examples")
         prediction = await served.predict(await photo_of(request, options.most_bytes))
         if "image/png" in request.headers.get("accept", ""):
             return Response(await asyncio.to_thread(as_png, prediction), media_type="image/png")
@@ -166,7 +166,11 @@ def build_app(segmenter: Segmenter, options: ServeOptions = LOOPBACK_ALONE) -> A
     async def examples(request: Request) -> Response:
         """Learn from one more example: a form with the file `photo` and a mask image for each class, named for it."""
         if not options.accepts_examples:
-            return said(409, "this server has several workers, which cannot learn together; start it with --workers 1")
+            return said(
+                409,
+                "conflicting-options",
+                "this server has several workers, which cannot learn together; start it with --workers 1",
+            )
         example = await example_of(request, options.most_bytes)
         await asyncio.to_thread(served.teach, example)
         return json_response(_description(served.segmenter))
@@ -233,9 +237,7 @@ def _description(segmenter: Segmenter) -> dict[str, Any]:
 
 def check_packages() -> None:
     """Raise an EmatError if the packages of the extra `serve` are missing."""
-    try:
+    with needs_extra("the server", "serve"):
         import fastapi  # noqa: F401
         import python_multipart  # noqa: F401
         import uvicorn  # noqa: F401
-    except ImportError as error:
-        raise EmatError(f'the server needs the package {error.name}; run pip install "emat[serve]"') from None

@@ -12,8 +12,9 @@ examples.py      classes, drafts, examples and corrections
 dropped.py       photos, masks and annotation files that are dropped together
 search.py        learning and predicting in the background; how unsure a prediction is
 masks.py         label maps, measurements and pictures at any threshold
+measuring.py     numbers with units, shares, verdicts and the report, by `emat.measure`
 export.py        one zip file with everything
-acts.py          what buttons and clicks do
+actions.py       what buttons and clicks do
 routes.py        the addresses and what each answers
 security.py      which requests are accepted
 server.py        the server on 127.0.0.1

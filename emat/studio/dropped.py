@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 import numpy as np
-from PIL import Image
 
 from emat.errors import EmatError
 from emat.formats.coco import read_coco
@@ -18,10 +17,12 @@ from emat.formats.drawing import Drawing
 from emat.formats.labelme import is_labelme, read_labelme
 from emat.formats.yolo import read_yolo, read_yolo_names
 from emat.images import MASK_SUFFIXES, PHOTO_SUFFIXES, VOID, read_mask, read_object_mask
+from emat.images.sources import PHOTO_FORMATS, load_image
 from emat.inference.example import Mask
 from emat.studio.examples import add_class, add_draft, add_negative, find_draft, learn, skip_draft
-from emat.studio.photos import MAX_PIXELS, UNDECIDED, Painted, paint_of, safe_name
+from emat.studio.photos import MAX_PIXELS, Painted, paint_of, safe_name
 from emat.studio.session import Draft, Session
+from emat.studio.words import page_sentence
 
 CLASS_LISTS = ("data.yaml", "dataset.yaml", "data.yml", "classes.txt", "labels.txt")
 FEW_COLOURS = 16  # a picture with no more colours may be a mask
@@ -54,12 +55,12 @@ def sort_drop(session: Session, files: FileList) -> list[str]:
             try:
                 found[stem(name)] = add_draft(session, path.read_bytes(), name)
             except EmatError as error:
-                problems.append(str(error))
+                problems.append(page_sentence(error))
     for photo, draft in {**waiting, **found}.items():
         try:
             _complete(session, draft, outlines, photo, masks.get(photo, ()))
         except EmatError as error:
-            problems.append(str(error))
+            problems.append(page_sentence(error))
     if unused := sorted({*outlines.drawings, *outlines.yolo} - {*waiting, *found}):
         more = f" and {len(unused) - 1} more" if len(unused) > 1 else ""
         problems.append(f"the outlines of {unused[0]}{more} have no photo here; drop photos and outlines together")
@@ -95,7 +96,9 @@ def _complete(
     if photo in outlines.yolo:
         file = outlines.yolo.pop(photo)
         if not outlines.yolo_names:
-            raise EmatError("the numbers in a YOLO file need names; drop data.yaml or classes.txt with it")
+            raise EmatError(
+                "no-classes", "the numbers in a YOLO file need names; drop data.yaml or classes.txt with it"
+            )
         drawing = read_yolo(file, draft.photo.name, draft.photo.size, outlines.yolo_names)
     if drawing is not None:
         _learn_drawing(session, draft, drawing)
@@ -116,8 +119,9 @@ def _learn_drawing(session: Session, draft: Draft, drawing: Drawing) -> None:
     if (drawing.height, drawing.width) != draft.photo.size:
         height, width = draft.photo.size
         raise EmatError(
+            "mask-size",
             f"the outlines of {draft.photo.name} are for {drawing.width} x {drawing.height} pixels, but the photo has "
-            f"{width} x {height}; drop the photo that they were drawn on"
+            f"{width} x {height}; drop the photo that they were drawn on",
         )
     names = list(dict.fromkeys(drawn.class_name for drawn in drawing.objects if not drawn.crowd))
     labels = drawing.label_map(names)
@@ -136,7 +140,7 @@ def _learn_masks(session: Session, draft: Draft, masks: Mapping[str, Mask], void
                 add_class(session, name)
                 known[name.casefold()] = name
     named = {known[name.casefold()]: mask for name, mask in masks.items()}
-    numbers = {**session.numbers, "": UNDECIDED}
+    numbers = {**session.numbers, "": VOID}
     paint = paint_of({**named, "": void}, numbers, draft.photo.working)
     learn(session, Painted.of(paint, session.numbers).example(find_draft(session, draft.key).photo, sparse=False))
     skip_draft(session, draft.key)
@@ -158,8 +162,9 @@ def _read_masks(session: Session, draft: Draft, name: str, path: Path) -> "dict[
     for mask in masks.values():
         if mask.shape != size:
             raise EmatError(
+                "mask-size",
                 f"{plain} is {mask.shape[1]} x {mask.shape[0]} pixels but its photo is {size[1]} x {size[0]}; "
-                "save the mask at the photo's size"
+                "save the mask at the photo's size",
             )
     return masks
 
@@ -172,8 +177,9 @@ def _class_of(session: Session, draft: Draft, name: str) -> str:
     if len(session.classes) > 1:
         first = session.classes[0].name
         raise EmatError(
+            "ambiguous-mask",
             f"{safe_name(name)} does not say which class it shows; end its name with the class, as in "
-            f"{stem(draft.photo.name)}_{first}.png"
+            f"{stem(draft.photo.name)}_{first}.png",
         )
     return session.classes[0].name if session.classes else ONLY_CLASS
 
@@ -211,11 +217,8 @@ def _fits(path: Path, ending: str) -> bool:
 def _colours(path: Path) -> "set[object] | None":
     """The colours of a picture if there are few, as a mask has; None otherwise."""
     try:
-        with Image.open(path) as image:
-            if image.width * image.height > MAX_PIXELS:
-                return None
-            found = image.getcolors(FEW_COLOURS)
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
+        found = load_image(path, PHOTO_FORMATS, MAX_PIXELS, path.name).getcolors(FEW_COLOURS)
+    except EmatError:
         return None  # the reader says what is wrong with it
     return None if found is None else {colour for _, colour in found}
 

@@ -7,10 +7,12 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from emat.errors import EmatError
-from emat.formats.results import ObjectTable
+from emat.formats.results import ObjectTable, csv_cells
 from emat.formats.writing import WITH_OBJECTS, open_writer
 from emat.inference.prediction import ScoreTable
-from emat.studio.masks import label_map, object_image, single_objects
+from emat.measure.exports import FORMATS
+from emat.studio.masks import is_painted, label_map, object_image, single_objects
+from emat.studio.measuring import write_measurements
 from emat.studio.photos import safe_name
 from emat.studio.session import Session, StudioQuery
 
@@ -24,6 +26,12 @@ MASK_FORMATS = {
 OTHER_PARTS = {
     "scores": "scores.csv: scores and area shares",
     "objects": "objects.csv: every object with its area",
+    "measurements": "Measurements: tables with units, report.html",
+    "parquet": "Measurements as Parquet",
+    "labels": "Single objects as OME-TIFF",
+    "rois": "ImageJ ROIs",
+    "geojson": "GeoJSON for QuPath",
+    "zarr": "Single objects as OME-Zarr",
     "emat": "What was learned, as a .emat file",
 }
 PARTS = {**MASK_FORMATS, **OTHER_PARTS}
@@ -31,7 +39,7 @@ PARTS = {**MASK_FORMATS, **OTHER_PARTS}
 
 def nothing_to_export(session: Session) -> str:
     """Say why there are no results to export; empty if there are some."""
-    if _answered(session):
+    if answered(session):
         return ""
     if not session.segmenter.classes_:
         return "Add an example in step 2 first"
@@ -59,9 +67,9 @@ def export(session: Session, parts: Collection[str], folder: Path, objects: bool
     """
     if not parts or (unknown := sorted(set(parts) - set(PARTS))):
         what = f"there is no format {unknown[0]!r}" if parts else "nothing is chosen"
-        raise EmatError(f"{what}; choose any of {', '.join(PARTS)}")
+        raise EmatError("unknown-choice", f"{what}; choose any of {', '.join(PARTS)}")
     if set(parts) != {"emat"} and (reason := nothing_to_export(session)):
-        raise EmatError(f"there are no masks yet: {reason[:1].lower()}{reason[1:]}")
+        raise EmatError("nothing-to-save", f"there are no masks yet: {reason[:1].lower()}{reason[1:]}")
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "emat-results.zip"
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
@@ -74,6 +82,9 @@ def export(session: Session, parts: Collection[str], folder: Path, objects: bool
             _write_scores(session, out / "scores.csv")
         if "objects" in parts:
             _write_objects(session, out / "objects.csv")
+        further = [part for part in ("parquet", *FORMATS) if part in parts]
+        if further or "measurements" in parts:
+            write_measurements(session, answered(session), out / "measured", further)
         if "emat" in parts:
             save_fitted(session, out)
         pack(out, path)
@@ -84,7 +95,7 @@ def save_fitted(session: Session, folder: Path) -> Path:
     """Write the fitted segmenter to `<first class>.emat` in `folder`."""
     names = session.segmenter.classes_
     if not names:
-        raise EmatError("there is nothing to save yet; add an example in step 2 first")
+        raise EmatError("nothing-to-save", "there is nothing to save yet; add an example in step 2 first")
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{Path(safe_name(names[0].replace('.', '_'))).stem}.emat"
     session.segmenter.save(path)
@@ -101,7 +112,7 @@ def pack(folder: Path, path: Path) -> None:
 def _write_masks(session: Session, format: str, out: Path, objects: bool) -> None:
     numbers = _order(session)
     with open_writer(format, out, list(numbers)) as writer:
-        for query in _answered(session):
+        for query in answered(session):
             if format == "overlay":  # to look at: the size that the page works with is enough
                 labels = label_map(session, query, numbers, query.photo.working)
                 writer.write(query.photo.name, labels, query.photo.pixels)
@@ -115,9 +126,9 @@ def _write_scores(session: Session, path: Path) -> None:
     numbers = _order(session)
     table = ScoreTable(list(numbers))
     rows = [table.header]
-    for query in _answered(session):
+    for query in answered(session):
         labels = label_map(session, query, numbers, query.photo.working)
-        scores = {} if query.corrected is not None else query.scores or {}  # what was painted has no score
+        scores = {} if is_painted(query) else query.scores or {}  # what was painted has no score
         rows.append(table.row(query.photo.name, scores, [labels == number for number in numbers.values()]))
     _write_table(path, rows)
 
@@ -126,7 +137,7 @@ def _write_objects(session: Session, path: Path) -> None:
     numbers = _order(session)
     table = ObjectTable(None)
     rows: list[Sequence[object]] = [table.header]
-    for query in _answered(session):
+    for query in answered(session):
         labels = label_map(session, query, numbers, query.photo.size)
         shown = {name: labels == number for name, number in numbers.items() if (labels == number).any()}
         rows += table.rows(
@@ -137,7 +148,7 @@ def _write_objects(session: Session, path: Path) -> None:
 
 def _write_table(path: Path, rows: Sequence[Sequence[object]]) -> None:
     with path.open("w", encoding="utf-8", newline="") as file:
-        csv.writer(file).writerows(rows)
+        csv.writer(file).writerows(map(csv_cells, rows))
 
 
 def _order(session: Session) -> dict[str, int]:
@@ -145,6 +156,7 @@ def _order(session: Session) -> dict[str, int]:
     return {name: number for number, name in enumerate(session.numbers, start=1)}
 
 
-def _answered(session: Session) -> list[StudioQuery]:
+def answered(session: Session) -> list[StudioQuery]:
+    """Return the photos that have masks, found or painted."""
     with session.lock:
         return [query for query in session.queries.values() if query.scores is not None or query.corrected is not None]

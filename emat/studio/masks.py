@@ -1,7 +1,4 @@
-"""The masks that the page shows and exports, measured and drawn.
-
-They are predictions at the thresholds of each class, or what the user painted.
-"""
+"""The masks that the page shows and exports: those of a photo's `Prediction`, or what the user painted."""
 
 import io
 from collections.abc import Mapping
@@ -13,93 +10,68 @@ from PIL import Image
 
 from emat.errors import EmatError
 from emat.formats.drawing import LabelMap
-from emat.images import Pixels, resize_map, resize_mask
-from emat.methods.base import Thresholds
-from emat.methods.label_map import make_label_map
+from emat.images import VOID, Pixels, resize_map, resize_mask
+from emat.inference.prediction import Prediction
 from emat.pictures.overlay import draw_overlay
-from emat.refine.objects import Instances, absorb_fringes, measure, separate
-from emat.studio.photos import SMALL_SIDE, UNDECIDED
+from emat.refine.objects import Instances, measure, separate
+from emat.studio.photos import BACKGROUND_PAINT, SMALL_SIDE
 from emat.studio.session import Session, StudioQuery
+from emat.studio.uncertainty import doubt_map
 
 QUALITY = 88
 BORDER = 255  # between single objects; no class is white
+UNSURE = 0.5  # doubt from which a pixel is shown as unsure
+STRIPE = 3  # pixels
 
 Labelled = NDArray[np.int32]
 
 
-def thresholds_of(session: Session, name: str) -> Thresholds:
-    """Return the thresholds of class `name`: the segmenter's own, unless the user moved the slider."""
-    usual = session.segmenter.thresholds
-    moved = session.thresholds.get(name)
-    return usual if moved is None else moved_thresholds(usual, moved)
-
-
-def moved_thresholds(usual: Thresholds, mask: float) -> Thresholds:
-    """Return both thresholds for a slider that sets the mask threshold; the presence threshold moves along with it.
-
-    >>> moved_thresholds(Thresholds(0.5, 0.5), 0.3)
-    Thresholds(presence=0.3, mask=0.3)
-    """
-    if mask <= usual.mask:
-        presence = usual.presence * mask / usual.mask if usual.mask else 0.0
-    else:
-        presence = 1 - (1 - usual.presence) * (1 - mask) / (1 - usual.mask)
-    return Thresholds(round(presence, 4), mask)
-
-
 def is_present(session: Session, query: StudioQuery, name: str) -> bool:
     """Say whether class `name` counts as present in the photo of `query`: it is likely, and some pixel shows it."""
-    if query.corrected is not None:
+    if query.corrected is not None and query.whole:
         return name in query.corrected
-    drawn = query.drawn.get(session.look_of(query))
-    if drawn is not None and query.scores is not None:
-        return name in drawn
+    shares = query.shares.get(session.look_of(query))
+    if shares is not None and query.scores is not None:
+        return shares.get(name, 0) > 0
+    if name in (query.corrected or ()):
+        return True
     peaks = query.crisp_peaks if query.crisp_peaks is not None and session.is_crisp(query) else query.peaks
-    peak = peaks.get(name, 1.0)
-    return is_likely(session, query, name) and peak >= thresholds_of(session, name).mask
+    score, thresholds = (query.scores or {}).get(name), session.thresholds_of(name)
+    return score is not None and score >= thresholds.presence and peaks.get(name, 1.0) >= thresholds.mask
 
 
-def is_likely(session: Session, query: StudioQuery, name: str) -> bool:
-    """Say whether the score of class `name` reaches its threshold."""
-    score = (query.scores or {}).get(name)
-    return score is not None and score >= thresholds_of(session, name).presence
+def prediction_at(session: Session, query: StudioQuery, size: tuple[int, int]) -> Prediction:
+    """Return the prediction of a photo whose masks have `size` (H, W). Masks need the size of the photo alone."""
+    return session.prediction(query, np.broadcast_to(np.uint8(0), (*size, 3)))
 
 
 def label_map(session: Session, query: StudioQuery, numbers: Mapping[str, int], size: tuple[int, int]) -> LabelMap:
     """Return the label map of `query` at `size` (H, W): `numbers` gives the value of each class, 0 is the background.
 
-    As in `Prediction`, a pixel belongs to the likeliest class that is present and whose probability reaches its
-    threshold. What the user left undecided in a correction is void.
+    What the user touched in a correction is as they left it; what they left undecided is void.
     """
     labels = np.zeros(size, np.uint8)
+    if query.scores is not None and (query.corrected is None or not query.whole):
+        prediction = prediction_at(session, query, size)
+        values = np.array([0, *(numbers.get(name, 0) for name in prediction.classes)], np.uint8)
+        labels = values[prediction.label_map]
     if query.corrected is not None:
         paint = resize_mask(session.paint(query.key, query.photo), size)
-        values = {
-            session.numbers[name]: number
-            for name, number in numbers.items()
-            if name in query.corrected and name in session.numbers
-        }
-        for painted, number in {**values, UNDECIDED: UNDECIDED}.items():
-            labels[paint == painted] = number
-        return labels
-    if query.scores is None:
-        return labels
-    all_maps = session.maps_of(query).probabilities
-    names = [name for name in all_maps if name in numbers and is_likely(session, query, name)]
-    if not names:
-        return labels
-    maps = (resize_map(all_maps[name], size) for name in names)
-    own = [thresholds_of(session, name).mask for name in names]
-    return absorb_fringes(make_label_map(maps, own, [numbers[name] for name in names]))
+        painted = {session.numbers[name]: number for name, number in numbers.items() if name in session.numbers}
+        for value, number in {**painted, BACKGROUND_PAINT: 0, VOID: VOID}.items():
+            labels[paint == value] = number
+    return labels
 
 
 def note_drawn(session: Session, query: StudioQuery) -> None:
-    """Note which classes have a pixel as the photo looks now. After a change, `is_present` judges by peaks."""
+    """Note how much each class covers as the photo looks now. After a change, `is_present` judges by peaks."""
     height, width = query.photo.working
     scale = min(1.0, SMALL_SIDE / max(height, width))
     labels = label_map(session, query, session.numbers, (max(1, round(height * scale)), max(1, round(width * scale))))
     shown = np.bincount(labels.ravel(), minlength=256)
-    query.drawn[session.look_of(query)] = tuple(name for name, number in session.numbers.items() if shown[number])
+    query.shares[session.look_of(query)] = {
+        name: round(float(shown[number]) / labels.size, 6) for name, number in session.numbers.items()
+    }
 
 
 @dataclass(frozen=True)
@@ -117,35 +89,34 @@ class ClassResult:
 def results(session: Session, query: StudioQuery, objects: bool) -> list[ClassResult]:
     """Measure every class on one photo, with its single objects on demand."""
     numbers = session.numbers
-    labels = label_map(session, query, numbers, query.photo.working)
-    scale = query.photo.size[0] * query.photo.size[1] / labels.size
-    found = []
+    labels = label_map(session, query, numbers, query.photo.size)
+    measured = []
     for name, number in numbers.items():
         mask = labels == number
         apart = single_objects(session, query, name, mask) if objects else None
-        found.append(
+        measured.append(
             ClassResult(
                 name,
-                None if query.corrected is not None or query.scores is None else query.scores.get(name),
+                None if is_painted(query) or query.scores is None else query.scores.get(name),
                 bool(mask.any()),
-                round(int(mask.sum()) * scale),
+                int(mask.sum()),
                 float(mask.mean()),
-                None if apart is None else tuple(row.area * scale for row in apart.rows),
+                None if apart is None else tuple(float(row.area) for row in apart.rows),
             )
         )
-    return found
+    return measured
+
+
+def is_painted(query: StudioQuery) -> bool:
+    """Whether all of a photo was decided by the user, so that scores mean nothing."""
+    return query.corrected is not None and query.whole
 
 
 def single_objects(session: Session, query: StudioQuery, name: str, mask: NDArray[np.bool_]) -> Instances:
     """Return the single objects of a class in its mask (H, W), touching ones apart."""
-    kept = session.maps_of(query)
-    if query.corrected is not None or name not in kept.probabilities:
+    if query.corrected is not None or name not in (query.scores or {}):
         return measure(separate(mask), mask.astype(np.float32))
-    known = kept.objects.get(name)
-    if known is not None and known.shape != mask.shape:
-        resized = Image.fromarray(known).resize((mask.shape[1], mask.shape[0]), Image.Resampling.NEAREST)
-        known = np.array(resized, np.int32)
-    return measure(separate(mask, known), resize_map(kept.probabilities[name], mask.shape))
+    return prediction_at(session, query, (mask.shape[0], mask.shape[1])).instances(name)
 
 
 def object_image(session: Session, query: StudioQuery, labels: LabelMap, numbers: Mapping[str, int]) -> Labelled:
@@ -166,13 +137,26 @@ def small_picture(session: Session, query: StudioQuery) -> bytes:
     return _jpeg(_drawn(small, labels))
 
 
-def large_picture(session: Session, query: StudioQuery, objects: bool) -> bytes:
-    """A photo with its masks at its working size, as JPEG; on demand with a line between single objects."""
+def large_picture(session: Session, query: StudioQuery, objects: bool, unsure: bool = False) -> bytes:
+    """A photo with its masks at its working size, as JPEG.
+
+    Args:
+        session: Whose photo it is.
+        query: The photo.
+        objects: Whether with a line between single objects.
+        unsure: Whether with a pattern where the prediction is unsure.
+    """
     labels = label_map(session, query, session.numbers, query.photo.working)
     picture = np.array(_drawn(query.photo.pixels, labels))
     if objects:
         apart = object_image(session, query, labels, session.numbers)
         picture[_borders(apart)] = BORDER
+    if unsure and query.scores is not None:
+        doubt = resize_map(doubt_map(prediction_at(session, query, query.photo.working)), query.photo.working)
+        rows, columns = np.ogrid[: doubt.shape[0], : doubt.shape[1]]
+        # Black and white stripes, because every colour may be that of a class.
+        stripes = np.where((rows + columns) // STRIPE % 2 == 0, 255, 0).astype(np.uint8)
+        picture[doubt >= UNSURE] = stripes[doubt >= UNSURE, None]
     return _jpeg(Image.fromarray(picture))
 
 
@@ -180,7 +164,7 @@ def example_picture(session: Session, index: int) -> bytes:
     """The small picture of an example with its masks, as JPEG."""
     examples = session.segmenter.examples_
     if not 0 <= index < len(examples):
-        raise EmatError("this example is gone; reload the page")
+        raise EmatError("unknown-example", "this example is gone; reload the page")
     small = examples[index].thumbnail
     if small is None:
         return _jpeg(Image.new("RGB", (16, 16), "gray"))

@@ -6,10 +6,15 @@ painted with: 0 is not painted, 1 to 12 are the numbers of the session's classes
 """
 
 import io
+import json
+import math
 import re
+import tempfile
+import threading
+import unicodedata
 import zlib
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -17,20 +22,26 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from emat.errors import EmatError
-from emat.files import whole_file, without_suffix
-from emat.images import Pixels, Reading, read_photo, resize_mask, resize_photo
+from emat.files import without_suffix
+from emat.images import VOID, Pixels, Reading, read_photo, resize_mask, resize_photo
+from emat.images.sources import TIFF_STARTS, load_image, pages
+from emat.images.stacks import open_stack
 from emat.inference.example import BACKGROUND, Example, Mask
+from emat.measure.units import Scale, scale_in_file
+from emat.outputs import whole_file, write_text
 
 WORKING_SIDE = 2048  # pixels of the longer side in the page; smaller photos are painted pixel by pixel
 SMALL_SIDE = 480  # of a picture in a list
-MAX_PIXELS = 50_000_000  # a photo that is dropped; several are decoded at once
-LONGEST_NAME = 80
+MAX_PIXELS = 50_000_000  # of a photo on the page; larger ones are made smaller
+LARGEST = 210_000_000  # pixels of a photo that is decoded, one at a time
+LONGEST_NAME = 80  # bytes of the stem of a file name
+LONGEST_SUFFIX = 16  # bytes; what is longer is no suffix
 QUICK = 1  # PNG compression: a photo is written once and read often, from this machine
-STRANGE = re.compile(r"[^\w\-. ()+]")
+STRANGE = re.compile(r'[<>:"/\\|?*\x00-\x1f\x7f]')  # what file systems refuse; all letters stay
 BACKGROUND_PAINT = 254
-UNDECIDED = 255
 
 Paint = NDArray[np.uint8]  # (h, w)
+_decoding = threading.Lock()  # large photos take a gigabyte each
 
 
 @dataclass(frozen=True)
@@ -43,6 +54,11 @@ class StudioPhoto:
     file: Path  # of the pixels at the working size
 
     @property
+    def whole(self) -> Pixels:
+        """The photo (H, W, 3) at its own size, which is what predictions are made from."""
+        return self.pixels if self.size == self.working else read_photo(whole_photo(self.file), name=self.name)
+
+    @property
     def pixels(self) -> Pixels:
         """The photo (h, w, 3) at the working size."""
         return read_photo(self.file, name=self.name)
@@ -52,31 +68,116 @@ class StudioPhoto:
         """A small picture of it, (h, w, 3)."""
         return read_photo(small_file(self.file), name=self.name)
 
+    @property
+    def notice(self) -> str:
+        """What the user must know of how it was read; mostly nothing."""
+        try:
+            return notice_file(self.file).read_text()
+        except OSError:
+            return ""
+
     def remove(self) -> None:
         """Delete its files."""
-        self.file.unlink(missing_ok=True)
-        small_file(self.file).unlink(missing_ok=True)
+        for file in (
+            self.file,
+            small_file(self.file),
+            whole_photo(self.file),
+            scale_file(self.file),
+            notice_file(self.file),
+        ):
+            file.unlink(missing_ok=True)
 
 
 def read_dropped(data: bytes, name: str, file: Path) -> StudioPhoto:
-    """Read a photo that was dropped on the page, and keep it in `file`; EmatError says what is wrong with it."""
-    return keep_photo(read_photo(data, name=name, reading=Reading(max_pixels=MAX_PIXELS)), name, file)
+    """Read a photo that was dropped on the page, and keep it in `file`; EmatError says what is wrong with it.
+
+    A photo of more than 50 million pixels is made smaller, and of a stack the first plane is taken. A notice says so.
+    """
+    with _decoding, tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"photo{'.tif' if data.startswith(TIFF_STARTS) else ''}"
+        path.write_bytes(data)
+        try:
+            photo, notice = _read_plane(path, name)
+        except EmatError as error:
+            raise EmatError(error.code, str(error).replace(str(path), name)) from None
+        height, width = photo.shape[:2]
+        shrunk = min(1.0, math.sqrt(MAX_PIXELS / (height * width)))
+        if shrunk < 1:
+            photo = resize_photo(photo, (int(height * shrunk), int(width * shrunk)))
+            notice += f"Made smaller, from {width} x {height} to {photo.shape[1]} x {photo.shape[0]} pixels. "
+        _keep_scale(path, file, shrunk)
+    if notice:
+        write_text(notice_file(file), notice.strip())
+    return keep_photo(photo, name, file)
+
+
+def _read_plane(path: Path, name: str) -> tuple[Pixels, str]:
+    """Read a photo (H, W, 3), or the first plane of a stack, and what to say about it."""
+    reading = Reading(max_pixels=LARGEST)
+    is_tiff = path.suffix == ".tif"
+    stack = open_stack(path, reading) if is_tiff else None
+    if stack is not None:
+        planes = stack.planes("none")
+        channels = f" in the colours of {stack.shape[1]} channels" if stack.shape[1] > 3 else ""
+        notice = f"The first of {len(planes)} planes{channels}. " if len(planes) > 1 or channels else ""
+        return stack.photo(stack.values(planes[0], "none"), reading)[..., :3], notice
+    count = len(pages(path, name)) if is_tiff else 1
+    if count > 1:
+        return read_photo(f"{path}[1]", name=name, reading=reading), f"The first of {count} pages. "
+    return read_photo(path, name=name, reading=reading), ""
 
 
 def keep_photo(photo: Pixels, name: str, file: Path) -> StudioPhoto:
     """Write `photo` (H, W, 3) to `file`, small enough for the page, and beside it a small picture."""
+    photo = photo[..., :3]
     size = (photo.shape[0], photo.shape[1])
     working = _fitted(photo, WORKING_SIDE)
-    with whole_file(file) as unfinished:
-        Image.fromarray(working).save(unfinished, "PNG", compress_level=QUICK)
+    kept = {file: working} if working is photo else {file: working, whole_photo(file): photo}
+    for path, pixels in kept.items():
+        with whole_file(path) as unfinished:
+            Image.fromarray(pixels).save(unfinished, "PNG", compress_level=QUICK)
     with whole_file(small_file(file)) as unfinished:
         Image.fromarray(_fitted(working, SMALL_SIDE)).save(unfinished, "JPEG", quality=90)
     return StudioPhoto(name, size, (working.shape[0], working.shape[1]), file)
 
 
+def _keep_scale(path: Path, file: Path, shrunk: float) -> None:
+    """Keep what a TIFF says about the size of its pixels, which are larger after the photo was made smaller."""
+    try:
+        scale = scale_in_file(path)
+    except EmatError:  # its pixels are not square; whoever asks for a unit has to type one
+        return
+    if scale is not None:
+        write_text(scale_file(file), json.dumps(asdict(replace(scale, side=scale.side / shrunk))))
+
+
+def notice_file(file: Path) -> Path:
+    """The file of what is to be said about a photo."""
+    return file.with_name(f"{file.stem}-notice.txt")
+
+
+def scale_of_file(photo: StudioPhoto) -> Scale | None:
+    """What the file that was dropped said about the size of its pixels; None if it said nothing."""
+    try:
+        content = json.loads(scale_file(photo.file).read_bytes())
+        return Scale(float(content["side"]), str(content["unit"]), str(content["source"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def scale_file(file: Path) -> Path:
+    """The file of what is known about the size of a photo's pixels."""
+    return file.with_name(f"{file.stem}-scale.json")
+
+
 def small_file(file: Path) -> Path:
     """The file of the small picture of a photo."""
     return file.with_name(f"{file.stem}-small.jpg")
+
+
+def whole_photo(file: Path) -> Path:
+    """The file of a photo at its own size, if that is larger than the page's."""
+    return file.with_name(f"{file.stem}-whole.png")
 
 
 def safe_name(name: str, taken: Collection[str] = ()) -> str:
@@ -85,10 +186,14 @@ def safe_name(name: str, taken: Collection[str] = ()) -> str:
     >>> safe_name("../a<b>.jpg"), safe_name("cat.png", ["Cat.jpg"])
     ('a_b_.jpg', 'cat-2.png')
     """
-    last = name.replace("\\", "/").rsplit("/", 1)[-1]
-    plain = STRANGE.sub("_", last).strip(". ") or "photo"
+    last = unicodedata.normalize("NFC", name.replace("\\", "/").rsplit("/", 1)[-1])
+    plain = "".join(c if c.isprintable() or unicodedata.category(c) == "Mn" else "_" for c in STRANGE.sub("_", last))
+    plain = plain.strip(". ") or "photo"
     suffix = plain[len(without_suffix(plain)) :]
-    stem = plain[: len(plain) - len(suffix)][: LONGEST_NAME - len(suffix)] or "photo"
+    if len(suffix.encode()) > LONGEST_SUFFIX:
+        plain, suffix = plain.replace(".", "_"), ""
+    # File systems count bytes, of which a letter has up to four.
+    stem = plain[: len(plain) - len(suffix)].encode()[:LONGEST_NAME].decode("utf-8", "ignore").strip(". ") or "photo"
     stems = {without_suffix(other).casefold() for other in taken}
     free, number = stem, 2
     while free.casefold() in stems:
@@ -109,12 +214,12 @@ def read_paint(data: bytes, photo: StudioPhoto) -> Paint:
         EmatError: It is not a grey PNG of the photo's working size.
     """
     try:
-        with Image.open(io.BytesIO(data), formats=("PNG",)) as image:
-            if image.mode != "L" or image.size != (photo.working[1], photo.working[0]):
-                raise EmatError(f"the paint does not fit {photo.name}; reload the page")
-            return np.array(image)
-    except (OSError, SyntaxError, ValueError, zlib.error):
-        raise EmatError(f"the paint on {photo.name} did not arrive whole; try again") from None
+        image = load_image(data, ("PNG",), MAX_PIXELS, photo.name)
+    except EmatError:
+        raise EmatError("damaged-file", f"the paint on {photo.name} did not arrive whole; try again") from None
+    if image.mode != "L" or image.size != (photo.working[1], photo.working[0]):
+        raise EmatError("mask-size", f"the paint does not fit {photo.name}; reload the page")
+    return np.array(image)
 
 
 def png_of(paint: Paint) -> bytes:
@@ -145,7 +250,7 @@ class Painted:
         """Sort paint by what it stands for; `numbers` are those of the classes."""
         masks = {name: paint == number for name, number in numbers.items()}
         shown = {name: mask for name, mask in masks.items() if mask.any()}
-        return cls(shown, paint == BACKGROUND_PAINT, paint == UNDECIDED)
+        return cls(shown, paint == BACKGROUND_PAINT, paint == VOID)
 
     def example(self, photo: StudioPhoto, sparse: bool) -> Example:
         """Make an example of it. A sparse one says nothing about what was not painted."""

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
@@ -13,16 +14,17 @@ from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from emat.errors import EmatError
-from emat.studio import masks
-from emat.studio.acts import ABSENT, Studio, Values, number, whole
-from emat.studio.examples import add_example, correct, find_draft, find_query, shown_paint
-from emat.studio.export import PARTS, export
+from emat.studio import masks, measuring
+from emat.studio.actions import Studio, Values, number, whole
+from emat.studio.examples import add_example, correct, find_draft, find_query, found_masks, touched
+from emat.studio.export import PARTS, answered, export
 from emat.studio.masks import results
 from emat.studio.photos import StudioPhoto, packed, read_paint, small_file
 from emat.studio.security import BodyTooLarge
 from emat.studio.session import Session
 from emat.studio.session_json import state
 from emat.studio.sessions import NoSession, TooManyTabs, owner_of
+from emat.studio.words import page_sentence, sentence
 
 PAGE = Path(__file__).with_name("page")
 TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
@@ -52,18 +54,21 @@ def build_app(studio: Studio) -> Starlette:
             NoSession: _problem(410),
             TooManyTabs: _problem(503),
             EmatError: _problem(422),
-            BodyTooLarge: _problem(413, "this is larger than the studio takes; make it smaller"),
-            404: _problem(404, "there is nothing at this address"),
-            405: _problem(405, "this address does not take such a request"),
-            500: _problem(500, "something went wrong inside the studio; its terminal says more"),
+            BodyTooLarge: _problem(413, "file-too-large", "this is larger than the studio takes; make it smaller"),
+            404: _problem(404, "unknown-address", "there is nothing at this address"),
+            405: _problem(405, "unknown-address", "this address does not take such a request"),
+            500: _problem(500, "internal-error", "something went wrong inside the studio; its terminal says more"),
         },
     )
 
 
-def _problem(status: int, sentence: str | None = None) -> Any:
+def _problem(status: int, code: str = "", said: str = "") -> Any:
+    """Return what answers an error: with its own code and sentence, or with these."""
+
     async def answer(_: Request, error: Exception) -> Response:
-        text = sentence or str(error)
-        return JSONResponse({"problem": text[:1].upper() + text[1:]}, status, FRESH)
+        text = sentence(said) if said or not isinstance(error, EmatError) else page_sentence(error)
+        told = error.code if isinstance(error, EmatError) else code
+        return JSONResponse({"problem": text, "code": told}, status, FRESH)
 
     return answer
 
@@ -83,8 +88,7 @@ def _open(studio: Studio) -> Any:
         owner = owner_of(request.scope["owner"])
         session = await run_in_threadpool(studio.sessions.open, asked if isinstance(asked, str) else None, owner)
         more = {
-            "canClick": studio.clicks.available(),
-            "whyNoClicks": ABSENT,
+            **studio.download.state(),
             "parts": PARTS,
             "private": studio.sessions.private,
         }
@@ -150,12 +154,12 @@ def _paint(studio: Studio, session: Session, request: Request, body: bytes) -> R
     if then == "example":
         add_example(session, key, paint)
     elif then == "correct":
-        correct(session, key, paint)
+        correct(session, key, paint, request.query_params.get("whole") == "1")
     elif then == "keep" and request.path_params["kind"] == "drafts":
         session.keep_paint(key, paint)
         return _json({})
     else:
-        raise EmatError("paint is kept, or becomes an example or a correction; reload the page")
+        raise EmatError("page-outdated", "paint is kept, or becomes an example or a correction; reload the page")
     studio.sessions.search(session).start()
     studio.sessions.save(session)
     return _json({"state": state(session, _since(request))})
@@ -166,8 +170,22 @@ def _labels(studio: Studio, session: Session, request: Request, body: bytes) -> 
     key, photo = _photo(session, request)
     studio.clicks.prepare(photo)
     is_draft = request.path_params["kind"] == "drafts"
-    paint = session.paint(key, photo) if is_draft else shown_paint(session, find_query(session, key))
-    return _bytes(packed(paint))
+    return _bytes(packed(session.paint(key, photo) if is_draft else touched(session, find_query(session, key))))
+
+
+def _found(studio: Studio, session: Session, request: Request, body: bytes) -> Response:
+    """Give the masks that a correction begins with."""
+    return _bytes(packed(found_masks(session, find_query(session, _key(request)))))
+
+
+def _similar(studio: Studio, session: Session, request: Request, body: bytes) -> Response:
+    """Give the objects that look like what is painted: how many (two bytes), the class of each, an image of them."""
+    key, photo = _photo(session, request)
+    is_draft = request.path_params["kind"] == "drafts"
+    proposals = studio.similar(session, photo, read_paint(body, photo), None if is_draft else session.found(key, photo))
+    values = [session.numbers[name] for name in proposals.names]
+    head = np.array([len(values) % 256, len(values) // 256, *values], np.uint8)
+    return _bytes(packed(np.concatenate([head, proposals.image.ravel()])))
 
 
 def _ready(studio: Studio, session: Session, request: Request, body: bytes) -> Response:
@@ -180,16 +198,21 @@ def _click(studio: Studio, session: Session, request: Request, body: bytes) -> R
     values = _values(body)
     points = values.get("points", [])
     if not isinstance(points, list) or len(points) > MOST_POINTS or not all(isinstance(each, dict) for each in points):
-        raise EmatError(f"clicks are a list of at most {MOST_POINTS} points; begin a new outline")
+        raise EmatError("bad-click", f"clicks are a list of at most {MOST_POINTS} points; begin a new outline")
     where = [(number(each, "x"), number(each, "y")) for each in points]
     inside = [whole(each, "inside") for each in points]
     box = values.get("box")
     corners = None
     if box is not None:
         if not isinstance(box, dict):
-            raise EmatError("a box has a left, top, right and bottom; draw it again")
+            raise EmatError("bad-click", "a box has a left, top, right and bottom; draw it again")
         corners = (number(box, "left"), number(box, "top"), number(box, "right"), number(box, "bottom"))
     return _bytes(packed(studio.clicks.mask(photo, where, inside, corners)))
+
+
+def _mobilesam(studio: Studio, session: Session, request: Request, body: bytes) -> Response:
+    """Say whether clicks are answered, and how far the download of what they need is."""
+    return _json(studio.download.state())
 
 
 def _draft_small(_: Studio, session: Session, request: Request, __: bytes) -> Response:
@@ -209,7 +232,8 @@ def _small(_: Studio, session: Session, request: Request, __: bytes) -> Response
 
 def _large(_: Studio, session: Session, request: Request, __: bytes) -> Response:
     query = find_query(session, _key(request))
-    picture = masks.large_picture(session, query, request.query_params.get("objects") == "1")
+    shows = request.query_params
+    picture = masks.large_picture(session, query, shows.get("objects") == "1", shows.get("unsure") == "1")
     return Response(picture, media_type="image/jpeg", headers=KEPT)
 
 
@@ -223,11 +247,33 @@ def _result(_: Studio, session: Session, request: Request, __: bytes) -> Respons
     return _json([asdict(row) for row in results(session, query, request.query_params.get("objects") == "1")])
 
 
+def _measure(_: Studio, session: Session, request: Request, __: bytes) -> Response:
+    return _json(measuring.answer(session, find_query(session, _key(request))))
+
+
+def _measured_picture(_: Studio, session: Session, request: Request, __: bytes) -> Response:
+    picture = measuring.picture(session, find_query(session, _key(request)))
+    return Response(picture, media_type="image/jpeg", headers=FRESH)
+
+
+def _choices(_: Studio, session: Session, request: Request, __: bytes) -> Response:
+    return _json(measuring.shown_choices(session))
+
+
+def _choose(_: Studio, session: Session, request: Request, body: bytes) -> Response:
+    measuring.choose(session, _values(body))
+    return _json(measuring.shown_choices(session))
+
+
+def _report(_: Studio, session: Session, request: Request, __: bytes) -> Response:
+    return Response(measuring.report_page(session, answered(session)), media_type="text/html", headers=FRESH)
+
+
 def _export(_: Studio, session: Session, request: Request, body: bytes) -> Response:
     values = _values(body)
     parts = values.get("parts")
     if not isinstance(parts, list) or not all(isinstance(part, str) for part in parts):
-        raise EmatError("the page did not say what to export; reload it")
+        raise EmatError("page-outdated", "the page did not say what to export; reload it")
     path = export(session, parts, session.folder / "downloads", objects=values.get("objects") is True)
     return _json({"url": f"/api/{session.id}/download", "name": path.name})
 
@@ -235,7 +281,7 @@ def _export(_: Studio, session: Session, request: Request, body: bytes) -> Respo
 def _download(_: Studio, session: Session, request: Request, __: bytes) -> Response:
     path = session.folder / "downloads" / "emat-results.zip"
     if not path.is_file():
-        raise EmatError("there is nothing to download yet; choose Download results first")
+        raise EmatError("nothing-to-save", "there is nothing to download yet; choose Download results first")
     return FileResponse(path, filename=path.name, headers=FRESH)
 
 
@@ -246,15 +292,23 @@ ANSWERS: tuple[tuple[str, str, Answer], ...] = (
     ("POST", "upload", _upload),
     ("POST", "export", _export),
     ("GET", "download", _download),
+    ("GET", "mobilesam", _mobilesam),
     ("GET", "examples/{key:int}/small.jpg", _example),
     ("GET", "drafts/{key:int}/small.jpg", _draft_small),
     ("GET", "photos/{key:int}/small.jpg", _small),
     ("GET", "photos/{key:int}/large.jpg", _large),
     ("GET", "photos/{key:int}/result", _result),
+    ("GET", "photos/{key:int}/measure", _measure),
+    ("GET", "photos/{key:int}/measured.jpg", _measured_picture),
+    ("GET", "measure", _choices),
+    ("POST", "measure", _choose),
+    ("GET", "report.html", _report),
     ("GET", "{kind}/{key:int}/photo.png", _photo_file),
     ("GET", "{kind}/{key:int}/labels", _labels),
+    ("GET", "photos/{key:int}/found", _found),
     ("GET", "{kind}/{key:int}/ready", _ready),
     ("POST", "{kind}/{key:int}/click", _click),
+    ("POST", "{kind}/{key:int}/similar", _similar),
     ("POST", "{kind}/{key:int}/paint", _paint),
 )
 
@@ -281,9 +335,9 @@ def _values(body: bytes) -> Values:
     try:
         content = json.loads(body or b"{}")
     except (ValueError, RecursionError):
-        raise EmatError("the page sent something that is not JSON; reload it") from None
+        raise EmatError("bad-syntax", "the page sent something that is not JSON; reload it") from None
     if not isinstance(content, dict):
-        raise EmatError("the page sent something else than named values; reload it")
+        raise EmatError("page-outdated", "the page sent something else than named values; reload it")
     return content
 
 

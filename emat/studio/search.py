@@ -7,11 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emat.errors import EmatError
-from emat.inference.prediction import Prediction, likely_classes
+from emat.inference.postprocessing import likely_classes
+from emat.inference.prediction import Prediction
 from emat.studio.masks import note_drawn
 from emat.studio.session import Session, StudioQuery
-
-FAINT = 0.05  # pixels below this probability surely do not belong to the class
+from emat.studio.uncertainty import uncertainty, unsure_place
 
 
 class Search:
@@ -126,30 +126,28 @@ class Search:
 
     def _refine(self, query: StudioQuery, version: int) -> None:
         session = self.session
-        maps = session.maps.read(query.key).probabilities
-        coarse = Prediction(query.photo.pixels, dict(query.scores or {}), dict(maps), session.segmenter.thresholds)
-        prediction = session.segmenter.refined(coarse, "auto")
+        prediction = session.prediction(query, query.photo.whole, crisp=False, moved=False).refined()
         with session.lock:
             if session.version != version or query.key not in session.queries:
                 return
-            if prediction is not coarse:
-                session.maps.write(query.key, prediction, crisp=True)
-                query.changes += 1
+            session.maps.write(query.key, prediction, crisp=True)
+            query.changes += 1
             query.crisp_peaks = peaks(prediction)
             note_drawn(session, query)
             session.changed_photo(query)
 
     def _predict(self, query: StudioQuery, version: int) -> None:
         session = self.session
-        prediction = session.segmenter.predict(query.photo.pixels)
+        prediction = session.segmenter.predict_unrefined(query.photo.whole)
         with session.lock:
             if session.version != version or query.key not in session.queries:
                 return
             session.maps.remove(query.key)
             session.maps.write(query.key, prediction)
             query.scores = {name: float(score) for name, score in prediction.scores.items()}
-            query.peaks, query.crisp_peaks, query.drawn = peaks(prediction), None, {}
-            query.uncertainty = uncertainty(prediction)
+            query.peaks, query.crisp_peaks, query.shares = peaks(prediction), None, {}
+            query.uncertainty, query.rules = uncertainty(prediction), prediction.rules
+            query.unsure_at = unsure_place(prediction)
             query.version = version
             query.changes += 1
             note_drawn(session, query)
@@ -167,7 +165,7 @@ def peaks(prediction: Prediction) -> dict[str, float]:
 
     At a mask threshold above it, the class has no pixel.
     """
-    likely = likely_classes(prediction)
+    likely = likely_classes(prediction.scores, prediction.rules)
     best: NDArray[np.float32] | None = None
     for name in likely:
         map_ = prediction.maps[name]
@@ -177,26 +175,3 @@ def peaks(prediction: Prediction) -> dict[str, float]:
         where = map_ if best is None else map_[map_ >= best]
         found[name] = float(where.max(initial=0.0))
     return found
-
-
-def uncertainty(prediction: Prediction) -> float:
-    """How unsure a prediction is, from 0 (sure) to 1: the less sure of presence and masks, for the worst class.
-
-    A score on its threshold says nothing about presence; neither does a probability on its threshold about a pixel.
-    Pixels are averaged where the class is conceivable at all, or a small object would never count.
-    """
-    worst = 0.0
-    for name, score in prediction.scores.items():
-        presence = _doubt(np.array(score), prediction.thresholds.presence)
-        worst = max(worst, float(presence))
-        conceivable = prediction.maps[name][prediction.maps[name] > FAINT]
-        if score >= prediction.thresholds.presence and conceivable.size:
-            worst = max(worst, float(_doubt(conceivable, prediction.thresholds.mask).mean()))
-    return worst
-
-
-def _doubt(probability: NDArray[np.floating], threshold: float) -> NDArray[np.floating]:
-    """1 on the threshold, falling to 0 at probability 0 and 1."""
-    below = probability / max(threshold, 1e-6)
-    above = (1 - probability) / max(1 - threshold, 1e-6)
-    return np.clip(np.minimum(below, above), 0, 1)

@@ -8,7 +8,10 @@ from typing import Any
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
 
+from emat.files import is_number
+
 MAX_UPLOAD = 200 * 1024 * 1024  # bytes of one uploaded file
+LONGEST_ADDRESS = 1000  # characters
 MAX_BODY = 1024 * 1024  # of any other request
 COOKIE = "emat-studio"
 COOKIE_SECONDS = 400 * 24 * 3600  # browsers keep a cookie no longer
@@ -61,23 +64,23 @@ class Guard:
         reply = _with_headers(send, None if known else str(scope["owner"]))
         refused = self._refusal(headers) or _size_refusal(scope, headers)
         if refused is not None:
-            status, sentence = refused
-            await JSONResponse({"problem": sentence}, status)(scope, receive, reply)
+            status, code, sentence = refused
+            await JSONResponse({"problem": sentence, "code": code}, status)(scope, receive, reply)
             return
         await self._app(scope, _limited(receive, limit_of(str(scope["path"]))), reply)
 
-    def _refusal(self, headers: Headers) -> tuple[int, str] | None:
+    def _refusal(self, headers: Headers) -> tuple[int, str, str] | None:
         host = headers.get("host", "")
         if host not in self._hosts:
-            return 400, "the studio answers only at 127.0.0.1; open the address that it printed"
+            return 400, "foreign-request", "the studio answers only at 127.0.0.1; open the address that it printed"
         origin = headers.get("origin")
         if origin is not None and origin != f"http://{host}":
-            return 403, "this request comes from another page and is refused"
+            return 403, "foreign-request", "this request comes from another page and is refused"
         # Browsers send this with every request. "none" is an address that the user typed.
         if headers.get("sec-fetch-site", "none") not in ("same-origin", "none") and (
             headers.get("sec-fetch-mode") != "navigate"
         ):
-            return 403, "this request comes from another page and is refused"
+            return 403, "foreign-request", "this request comes from another page and is refused"
         return None
 
 
@@ -90,11 +93,17 @@ def limit_of(path: str) -> int:
     return MAX_UPLOAD if path.endswith("/upload") else 32 * MAX_BODY if path.endswith("/paint") else MAX_BODY
 
 
-def _size_refusal(scope: Scope, headers: Headers) -> tuple[int, str] | None:
+def _size_refusal(scope: Scope, headers: Headers) -> tuple[int, str, str] | None:
+    if len(str(scope["path"])) > LONGEST_ADDRESS:  # Python reads no number of thousands of digits in it
+        return 414, "unknown-address", "there is nothing at so long an address"
     limit = limit_of(str(scope["path"]))
     stated = headers.get("content-length", "0")
-    if not stated.isdecimal() or int(stated) > limit:
-        return 413, f"this is larger than the {limit // 1024 // 1024} MB that the studio takes; make it smaller"
+    if not is_number(stated) or int(stated) > limit:
+        return (
+            413,
+            "file-too-large",
+            f"this is larger than the {limit // 1024 // 1024} MB that the studio takes; make it smaller",
+        )
     return None
 
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from emat.errors import EmatError
+from emat.errors import EmatError, needs_extra
 from emat.files import emat_home
 from emat.inference.segmenter import Segmenter
 
@@ -43,7 +43,7 @@ def serving(
     _require_extra()
     import uvicorn
 
-    from emat.studio.acts import Clicks, Studio
+    from emat.studio.actions import Clicks, Studio
     from emat.studio.routes import build_app
     from emat.studio.security import Guard
     from emat.studio.sessions import Sessions, SharedMethods
@@ -93,7 +93,7 @@ def _listening(port: int | None) -> Iterator[socket.socket]:
             yield listener
             return
         which = f"every port from {FIRST_PORT} to {FIRST_PORT + PORTS - 1}" if port is None else f"port {port}"
-        raise EmatError(f"{which} is taken; choose another with --port")
+        raise EmatError("cannot-listen", f"{which} is taken; choose another with --port")
 
 
 @contextmanager
@@ -109,7 +109,8 @@ def _folder(private: bool) -> Iterator[Path]:
         kept.chmod(0o700)
     except OSError as error:
         raise EmatError(
-            f"{kept} cannot be written: {error.strerror}; choose another folder by EMAT_HOME, or use --private"
+            "cannot-write",
+            f"{kept} cannot be written: {error.strerror}; choose another folder by EMAT_HOME, or use --private",
         ) from None
     yield kept
 
@@ -118,14 +119,11 @@ def _wait_until_started(server: "uvicorn.Server", thread: threading.Thread) -> N
     deadline = time.monotonic() + STARTING
     while not server.started:
         if not thread.is_alive() or time.monotonic() > deadline:
-            raise EmatError("the studio's server did not start; try another port with --port")
+            raise EmatError("cannot-listen", "the studio's server did not start; try another port with --port")
         time.sleep(0.02)
 
 
 def _require_extra() -> None:
-    try:
+    with needs_extra("the studio", "studio"):
         import starlette  # noqa: F401
         import uvicorn  # noqa: F401
-    except ImportError as error:
-        name = error.name or "starlette"
-        raise EmatError(f'the studio needs {name}, which is not installed: pip install "emat[studio]"') from None

@@ -1,5 +1,6 @@
 """What belongs to one tab of the browser. Photos, paint and probability maps are files in the session's folder."""
 
+import os
 import secrets
 import shutil
 import threading
@@ -11,12 +12,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from emat.files import whole_file
+from emat.images import Pixels
+from emat.inference.example_set import Thumbnail
 from emat.inference.forecast import Forecast
+from emat.inference.postprocessing import STEPS, ClassRules
 from emat.inference.prediction import Prediction
 from emat.inference.segmenter import Segmenter
+from emat.methods.base import Thresholds
+from emat.outputs import whole_file
 from emat.pictures.palette import COLOURS, colour_of
-from emat.refine.mobilesam import find_mobilesam
 from emat.studio.photos import Paint, StudioPhoto, png_of, read_paint
 
 RECENT = 6  # predictions that stay in memory, for sliders that are being moved
@@ -34,10 +38,7 @@ class Maps:
 
 
 class KeptMaps:
-    """Probability maps by the keys of photos, in `folder`.
-
-    Probabilities are kept as float16, a rounding of less than a thousandth.
-    """
+    """Probability maps by the keys of photos, in `folder`, exactly as they were predicted."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -48,7 +49,7 @@ class KeptMaps:
         """Keep the maps of a photo's prediction, or of the same prediction after refinement."""
         arrays: dict[str, NDArray[np.generic]] = {"names": np.array(list(prediction.maps), str)}
         for index, (name, map_) in enumerate(prediction.maps.items()):
-            arrays[f"map{index}"] = map_.astype(np.float16)
+            arrays[f"map{index}"] = np.rint(map_.astype(np.float64) * STEPS).astype(np.uint16)
             if name in prediction.objects:
                 arrays[f"objects{index}"] = prediction.objects[name]
         file = self._file(key, crisp)
@@ -86,6 +87,31 @@ class KeptMaps:
             self._recent.clear()
         shutil.rmtree(self.folder, ignore_errors=True)
 
+    def rename(self, name: str, to: str) -> None:
+        """Give a class another name in all maps."""
+        for file in self.folder.glob("*.npz"):
+            with np.load(file, allow_pickle=False) as kept:
+                arrays = {key: kept[key] for key in kept.files}
+            arrays["names"] = np.array([to if each == name else str(each) for each in arrays["names"]], str)
+            with whole_file(file) as unfinished, unfinished.open("wb") as written:
+                np.savez_compressed(written, **arrays)
+        with self._lock:
+            self._recent.clear()
+
+    def keep_in(self, folder: Path) -> None:
+        """Keep all maps as they are now in another folder, in place of what is there. It takes no room on the disk."""
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        for file in self.folder.glob("*.npz"):
+            _link(file, folder / file.name)
+
+    def bring_back(self, folder: Path) -> None:
+        """Take over the maps that `keep_in` kept; those of photos that came later stay."""
+        for file in folder.glob("*.npz"):
+            _link(file, self.folder / file.name)
+        with self._lock:
+            self._recent.clear()
+
     def _file(self, key: int, crisp: bool = False) -> Path:
         return self.folder / (f"{key}-crisp.npz" if crisp else f"{key}.npz")
 
@@ -94,11 +120,26 @@ class KeptMaps:
             return Maps({})
         with np.load(file, allow_pickle=False) as arrays:
             names = [str(name) for name in arrays["names"]]
-            maps = {name: arrays[f"map{index}"].astype(np.float32) for index, name in enumerate(names)}
+            maps = {name: _as_map(arrays[f"map{index}"]) for index, name in enumerate(names)}
             objects = {
                 name: arrays[f"objects{index}"] for index, name in enumerate(names) if f"objects{index}" in arrays
             }
         return Maps(maps, objects)
+
+
+def _link(file: Path, target: Path) -> None:
+    """Let `target` be the same file. A map is never changed: it is written anew, and the other file stays."""
+    with whole_file(target) as unfinished:
+        unfinished.unlink(missing_ok=True)
+        try:
+            os.link(file, unfinished)
+        except OSError:  # not every file system has links
+            shutil.copyfile(file, unfinished)
+
+
+def _as_map(kept: NDArray[np.generic]) -> NDArray[np.float32]:
+    """A map from the file; earlier versions kept it as float16."""
+    return (kept.astype(np.float64) / (STEPS if kept.dtype == np.uint16 else 1)).astype(np.float32)
 
 
 @dataclass(frozen=True)
@@ -121,6 +162,7 @@ class Draft:
     key: int
     photo: StudioPhoto
     sparse: bool = False  # whether only what is painted counts
+    edits: Thumbnail | None = None  # the picture of the example that is being edited, by which it is known
 
 
 @dataclass(eq=False)
@@ -132,10 +174,13 @@ class StudioQuery:
     scores: Mapping[str, float] | None = None  # None before it was predicted
     peaks: Mapping[str, float] = field(default_factory=dict)  # highest probability of each class, see `search.peaks`
     crisp_peaks: Mapping[str, float] | None = None  # the same after refinement; None before that
-    drawn: dict[str, tuple[str, ...]] = field(default_factory=dict)  # classes with a pixel, by `Session.look_of`
+    shares: dict[str, dict[str, float]] = field(default_factory=dict)  # of the pixels, by `Session.look_of` and class
+    rules: Mapping[str, ClassRules] = field(default_factory=dict)  # of the prediction; those of the file if empty
     uncertainty: float = 0.0  # of the prediction, 0 to 1
+    unsure_at: tuple[float, float] | None = None  # (x, y) in shares of the sides: where it is least sure
     version: int = -1  # of the examples that the prediction comes from
     corrected: tuple[str, ...] | None = None  # the classes that the user painted; what was painted is final
+    whole: bool = True  # whether a correction says all of the photo, or only what was touched
     revision: int = 0  # of the session, when this photo changed
     changes: int = 0  # of prediction or correction; part of the pictures' addresses, so that browsers fetch them anew
 
@@ -148,6 +193,21 @@ class SearchState:
     done: int = 0
     count: int = 0
     problem: str = ""  # a sentence about what ended it
+
+
+@dataclass(frozen=True, eq=False)
+class Earlier:
+    """The examples, and what was found with them, as they were before the last change; see `history`."""
+
+    what: str  # was done since: "b.png was corrected"
+    corrected: int | None  # the key of the photo that was corrected, if that was it
+    segmenter: Segmenter
+    classes: tuple[StudioClass, ...]
+    forecast: Mapping[str, Forecast]  # empty if there was no time to make one
+    is_current: bool  # whether all had been learnt
+    queries: Mapping[int, StudioQuery]
+    paint: bytes | None  # on the photo that was corrected
+    kept: bool = False  # whether the user has seen what changed and agreed
 
 
 @dataclass(eq=False)
@@ -166,6 +226,7 @@ class Session:
     forecast: Mapping[str, Forecast] = field(default_factory=dict)
     forecast_version: int = -1  # of the examples that the forecast is about
     search: SearchState = field(default_factory=SearchState)
+    earlier: Earlier | None = None  # one step back
     version: int = 0
     revision: int = 0  # counts every change that the page shows
     all_revision: int = 0  # the last one that may have changed every photo
@@ -187,16 +248,34 @@ class Session:
 
     @property
     def refines(self) -> bool:
-        """Whether masks are refined: the user wants it, and MobileSAM is on this machine."""
-        return self.crisp and find_mobilesam() is not None
+        """Whether masks are refined, as everywhere else, unless the user has switched that off."""
+        return self.crisp
 
     def is_crisp(self, query: StudioQuery) -> bool:
         """Say whether the refined masks of a photo are shown."""
         return self.crisp and query.crisp_peaks is not None
 
-    def maps_of(self, query: StudioQuery) -> Maps:
-        """Return the maps of a photo that are shown, refined or not."""
-        return self.maps.read(query.key, self.is_crisp(query))
+    def prediction(
+        self, query: StudioQuery, photo: Pixels, crisp: bool | None = None, moved: bool = True
+    ) -> Prediction:
+        """Return the prediction of a photo.
+
+        Args:
+            query: The photo, which was predicted.
+            photo: Its pixels at the size that masks are wanted at.
+            crisp: Whether the refined maps are taken; by default if they are shown.
+            moved: Whether at the thresholds that the user chose, or at those of the segmenter.
+        """
+        maps = self.maps.read(query.key, self.is_crisp(query) if crisp is None else crisp)
+        scores = {name: score for name, score in (query.scores or {}).items() if name in maps.probabilities}
+        rules = query.rules or (self.segmenter.rules_ if self.segmenter.classes_ else {})
+        predicted = Prediction(photo, scores, maps.probabilities, rules, maps.objects)
+        return predicted.at({name: self.thresholds_of(name) for name in self.thresholds}) if moved else predicted
+
+    def thresholds_of(self, name: str) -> Thresholds:
+        """Return the thresholds of a class: the segmenter's own, unless the user moved the slider."""
+        usual, moved = self.segmenter.thresholds, self.thresholds.get(name)
+        return usual if moved is None else moved_thresholds(usual, moved)
 
     def look_of(self, query: StudioQuery) -> str:
         """Return a text that is different whenever thresholds or refinement make the photo look different."""
@@ -207,7 +286,8 @@ class Session:
         """Say whether a photo is still to be predicted or refined."""
         if query.version != self.version:
             return True
-        return self.refines and query.crisp_peaks is None and query.scores is not None and query.corrected is None
+        is_painted = query.corrected is not None and query.whole
+        return self.refines and query.crisp_peaks is None and query.scores is not None and not is_painted
 
     def is_empty(self) -> bool:
         """Say whether nothing was done in this tab yet."""
@@ -226,7 +306,7 @@ class Session:
             query.revision = self.revision
 
     def changed_progress(self) -> None:
-        """Note that something changed, but no photo."""
+        """Count a change of the progress that leaves all photos as they are, so that pages ask for the new state."""
         with self.lock:
             self.revision += 1
 
@@ -242,18 +322,29 @@ class Session:
 
     def paint(self, key: int, photo: StudioPhoto) -> Paint:
         """Return the paint on a photo that was kept; nothing painted if none was."""
-        file = self._paint_file(key)
+        file = self.paint_file(key)
         return read_paint(file.read_bytes(), photo) if file.is_file() else np.zeros(photo.working, np.uint8)
 
     def keep_paint(self, key: int, paint: Paint) -> None:
         """Keep the paint on a photo."""
-        with whole_file(self._paint_file(key)) as unfinished:
+        with whole_file(self.paint_file(key)) as unfinished:
             unfinished.write_bytes(png_of(paint))
+
+    def found(self, key: int, photo: StudioPhoto) -> Paint | None:
+        """Return the masks that the editor began with, if it was opened on this photo."""
+        file = self._found_file(key)
+        return read_paint(file.read_bytes(), photo) if file.is_file() else None
+
+    def keep_found(self, key: int, found: Paint) -> None:
+        """Keep the masks that the editor begins with: a correction is about these, whatever is found meanwhile."""
+        with whole_file(self._found_file(key)) as unfinished:
+            unfinished.write_bytes(png_of(found))
 
     def forget(self, key: int, photo: StudioPhoto) -> None:
         """Delete the files of a photo."""
         photo.remove()
-        self._paint_file(key).unlink(missing_ok=True)
+        self.paint_file(key).unlink(missing_ok=True)
+        self._found_file(key).unlink(missing_ok=True)
         self.maps.remove(key)
 
     def empty(self, segmenter: Segmenter) -> None:
@@ -262,14 +353,31 @@ class Session:
             self.segmenter = segmenter
             self.classes, self.thresholds, self.crisp = classes_of(segmenter), {}, True
             self.drafts, self.queries = {}, {}
-            self.forecast, self.forecast_version = {}, -1
+            self.forecast, self.forecast_version, self.earlier = {}, -1, None
             self.maps.clear()
             self.version += 1
             self.changed()
             shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _paint_file(self, key: int) -> Path:
+    def paint_file(self, key: int) -> Path:
+        """The file in which the paint on a photo is kept."""
         return self.folder / "paint" / f"{key}.png"
+
+    def _found_file(self, key: int) -> Path:
+        return self.folder / "paint" / f"{key}-found.png"
+
+
+def moved_thresholds(usual: Thresholds, mask: float) -> Thresholds:
+    """Return both thresholds for a slider that sets the mask threshold; the presence threshold moves along with it.
+
+    >>> moved_thresholds(Thresholds(0.5, 0.5), 0.3)
+    Thresholds(presence=0.3, mask=0.3)
+    """
+    if mask <= usual.mask:
+        presence = usual.presence * mask / usual.mask if usual.mask else 0.0
+    else:
+        presence = 1 - (1 - usual.presence) * (1 - mask) / (1 - usual.mask)
+    return Thresholds(round(presence, 4), mask)
 
 
 def new_session(segmenter: Segmenter, folder: Path, owner: str = "") -> Session:

@@ -14,17 +14,20 @@ from pathlib import Path
 from typing import Any
 
 from emat.errors import EmatError
-from emat.files import write_text
 from emat.inference.forecast import POOR, WELL, Forecast
 from emat.inference.segmenter import Segmenter
+from emat.outputs import write_text
+from emat.studio.examples import edited_index
 from emat.studio.export import nothing_to_export, nothing_to_save
-from emat.studio.masks import is_present, thresholds_of
+from emat.studio.history import changes, forecast_change, is_worse
+from emat.studio.masks import is_present
 from emat.studio.photos import StudioPhoto
 from emat.studio.session import Draft, Session, StudioClass, StudioQuery
 
 FILE = "session.json"
 EXAMPLES = "examples.emat"
 FORMAT = 1
+MOST_CHANGES = 8  # photos that a change is shown on
 
 
 def state(session: Session, since: int = -1) -> dict[str, Any]:
@@ -47,41 +50,79 @@ def state(session: Session, since: int = -1) -> dict[str, Any]:
                     "number": shown.number,
                     "colour": "rgb({}, {}, {})".format(*shown.colour),
                     "known": shown.name in known,
-                    "threshold": thresholds_of(session, shown.name).mask,
-                    "presence": thresholds_of(session, shown.name).presence,
+                    "threshold": session.thresholds_of(shown.name).mask,
+                    "presence": session.thresholds_of(shown.name).presence,
+                    "liesOn": _below(session, shown.name),
                 }
                 for shown in session.classes
             ],
-            "drafts": [_draft(draft) for draft in session.drafts.values()],
+            "drafts": [_draft(session, draft) for draft in session.drafts.values()],
             "examples": _examples(session),
             "forecast": [_expectation(name, forecast) for name, forecast in session.forecast.items() if name in known],
             "forecastIsCurrent": session.forecast_version == session.version,
-            "learns": session.segmenter.method.learns,
+            "learns": session.segmenter.learner is not None,
             "crisp": session.crisp,
             "keys": list(session.queries),
             "photos": [
                 _query(session, query) for query in session.queries.values() if all_changed or query.revision > since
             ],
             "search": asdict(session.search),
+            "earlier": _earlier(session),
             "cannotExport": nothing_to_export(session),
             "cannotSave": nothing_to_save(session),
         }
 
 
-def _draft(draft: Draft) -> dict[str, Any]:
+def _below(session: Session, name: str) -> list[int]:
+    """The numbers of the classes that a class lies on: both may be where it is."""
+    order = session.segmenter.overlap
+    below = order[order.index(name) + 1 :] if name in order else ()
+    return [session.numbers[each] for each in below if each in session.numbers]
+
+
+def _draft(session: Session, draft: Draft) -> dict[str, Any]:
     height, width = draft.photo.working
-    return {"key": draft.key, "name": draft.photo.name, "width": width, "height": height, "sparse": draft.sparse}
+    return {
+        "key": draft.key,
+        "name": draft.photo.name,
+        "width": width,
+        "height": height,
+        "sparse": draft.sparse,
+        "edits": edited_index(session, draft),
+    }
+
+
+def _earlier(session: Session) -> dict[str, Any] | None:
+    """What the last change of the examples did, and whether it can be taken back."""
+    earlier = session.earlier
+    if earlier is None:
+        return None
+    change = forecast_change(session)
+    return {
+        "what": earlier.what,
+        "corrected": earlier.corrected is not None,
+        "kept": earlier.kept,
+        "worse": is_worse(change),
+        "iou": change,
+        "changes": [asdict(one) for one in changes(session)[:MOST_CHANGES]],
+    }
 
 
 def _examples(session: Session) -> list[dict[str, Any]]:
-    """The examples, each with what was reached when it was left out; the worst one is marked."""
+    """The examples, each with what was reached when it was left out; one that stands out below the others is marked."""
     reached: dict[int, list[float]] = {}
     if session.forecast_version == session.version:
         for forecast in session.forecast.values():
             for index, value in forecast.left_out.items():
                 reached.setdefault(index, []).append(value)
     mean = {index: sum(values) / len(values) for index, values in reached.items()}
-    worst = min(mean, key=lambda index: mean[index]) if len(mean) > 1 else None
+    # The forecast names an example only where the others hardly explain it: some example is always the worst.
+    doubtful = {
+        index
+        for forecast in session.forecast.values()
+        for index, value in forecast.left_out.items()
+        if forecast.least_agreeing is not None and value == forecast.least_iou
+    }
     return [
         {
             "index": index,
@@ -89,8 +130,8 @@ def _examples(session: Session) -> list[dict[str, Any]]:
             "classes": [session.numbers[name] for name in example.classes if name in session.numbers],
             "sparse": example.working is not None and example.working.sparse,
             "iou": mean.get(index),
-            "worst": index == worst,
-            "poor": index == worst and mean[index] < WELL,
+            "word": word_for(mean.get(index)),
+            "doubtful": index in mean and index in doubtful,
             "stamp": f"{session.opened}-{session.version}-{index}",
         }
         for index, example in enumerate(session.segmenter.examples_)
@@ -142,9 +183,11 @@ def _query(session: Session, query: StudioQuery) -> dict[str, Any]:
         "height": height,
         "fullWidth": query.photo.size[1],
         "fullHeight": query.photo.size[0],
+        "notice": query.photo.notice,
         "done": query.scores is not None,
         "waiting": session.is_waiting(query),
         "corrected": query.corrected is not None,
+        "whole": query.corrected is not None and query.whole,
         "scores": {
             name: {"score": score, "present": is_present(session, query, name)}
             for name, score in (query.scores or {}).items()
@@ -152,6 +195,7 @@ def _query(session: Session, query: StudioQuery) -> dict[str, Any]:
         },
         "painted": list(query.corrected or ()),
         "uncertainty": round(query.uncertainty, 3),
+        "unsureAt": query.unsure_at,
         "stamp": f"{session.opened}-{query.changes}-{session.look_of(query)}",
     }
 
@@ -181,17 +225,26 @@ def save_session(session: Session) -> None:
             "crisp": session.crisp,
             "examples": len(session.segmenter.examples_),
             "next_key": session.next_key,
-            "drafts": [{**_photo(draft.key, draft.photo), "sparse": draft.sparse} for draft in session.drafts.values()],
+            "drafts": [
+                {
+                    **_photo(draft.key, draft.photo),
+                    "sparse": draft.sparse,
+                    "edits": edited_index(session, draft),
+                }
+                for draft in session.drafts.values()
+            ],
             "queries": [
                 {
                     **_photo(query.key, query.photo),
                     "scores": query.scores,
                     "peaks": query.peaks,
                     "crisp_peaks": query.crisp_peaks,
-                    "drawn": query.drawn,
+                    "shares": query.shares,
                     "uncertainty": query.uncertainty,
+                    "unsure_at": query.unsure_at,
                     "current": query.version == session.version,
                     "corrected": query.corrected,
+                    "whole": query.whole,
                 }
                 for query in session.queries.values()
             ],
@@ -233,17 +286,22 @@ def load_session(folder: Path, begin: Callable[[], Segmenter], open_file: Callab
         session.next_key = int(content["next_key"])
         for each in content["drafts"]:
             draft = Draft(int(each["key"]), _photo_of(session, each), bool(each["sparse"]))
+            if (edits := each.get("edits")) is not None:
+                draft.edits = session.segmenter.examples_[int(edits)].thumbnail
             session.drafts[draft.key] = draft
         for each in content["queries"]:
             query = StudioQuery(int(each["key"]), _photo_of(session, each), each["scores"], each["peaks"])
             query.uncertainty = float(each["uncertainty"])
             query.crisp_peaks = each.get("crisp_peaks")
-            if isinstance(each["drawn"], dict):  # earlier versions wrote a list
-                query.drawn = {str(look): tuple(names) for look, names in each["drawn"].items()}
+            query.shares = {str(look): dict(shares) for look, shares in each.get("shares", {}).items()}
+            if each.get("unsure_at") is not None:
+                x, y = each["unsure_at"]
+                query.unsure_at = float(x), float(y)
             query.version = session.version if each["current"] else -1
             query.corrected = None if each["corrected"] is None else tuple(each["corrected"])
+            query.whole = each.get("whole") is not False  # earlier versions took every correction for a whole photo
             session.queries[query.key] = query
-    except (KeyError, TypeError, ValueError, AttributeError):
+    except (LookupError, TypeError, ValueError, AttributeError):
         raise _damaged(folder) from None
     return session
 
@@ -278,7 +336,7 @@ def _content(folder: Path) -> dict[str, Any]:
 
 
 def _damaged(folder: Path) -> EmatError:
-    return EmatError(f"the saved session in {folder} cannot be read; delete that folder and begin anew")
+    return EmatError("damaged-file", f"the saved session in {folder} cannot be read; delete that folder and begin anew")
 
 
 def _photo(key: int, photo: StudioPhoto) -> dict[str, Any]:

@@ -14,12 +14,11 @@ from contextlib import suppress
 from pathlib import Path
 
 from emat.backbone.registry import find_backbone
-from emat.backbone.weights import find_weights
 from emat.errors import EmatError
 from emat.features import FeatureCache
-from emat.inference.fitted_file import read_fitted
 from emat.inference.segmenter import Segmenter
 from emat.methods.base import Method
+from emat.pixel_learner.learner import PixelLearner
 from emat.studio.search import Search
 from emat.studio.session import Session, new_session
 from emat.studio.session_json import (
@@ -31,7 +30,8 @@ from emat.studio.session_json import (
     save_session,
     saved_sessions,
 )
-from emat.tensor_files import digest
+from emat.tensor_files import digest, read_metadata
+from emat.weights import find_weights
 
 FEATURE_BYTES = 1 << 30  # of features that are kept in memory for each method
 MOST_METHODS = 3  # that are kept for later tabs; a tab keeps the one that it uses
@@ -56,17 +56,15 @@ class SharedMethods:
 
     def bare(self) -> Segmenter:
         """Return a segmenter like that of a new tab, without any example."""
-        return Segmenter(
-            self._start.method, self._start.thresholds, self._start.tiles, self._start.cache, self._start.refine
-        )
+        return self._start.copy(examples=False)
 
     def open_file(self, path: Path) -> Segmenter:
         """Load a fitted file; no weights are downloaded for it."""
         try:
-            _refuse_absent(read_fitted(path).head.backbone, path.name)
-            return self._sharing(Segmenter.load(path, device=self._start.device))
+            _refuse_absent(read_metadata(path).get("backbone", ""), path.name)
+            return self._sharing(Segmenter.load(path, device=self._start.device, fetch=False))
         except EmatError as error:
-            raise EmatError(str(error).replace(str(path), path.name)) from None
+            raise EmatError(error.code, str(error).replace(str(path), path.name)) from None
 
     def forget_features(self) -> None:
         """Free the memory of all features; they are computed again when they are needed."""
@@ -85,21 +83,24 @@ class SharedMethods:
                 self._caches.popitem(last=False)
             segmenter.cache = self._caches[key]
         segmenter.method = segmenter.cache.method
+        if segmenter.learner is not None:
+            encoder = segmenter.learner.encoder is not None
+            segmenter.learner = PixelLearner.of(segmenter.method, segmenter.learner.thresholds, encoder)
         return segmenter
 
 
 def _identity(method: Method) -> str:
-    thresholds = getattr(method, "thresholds", None)  # a method that learns does so for its own thresholds
-    return f"{method.name} {method.preparation} {thresholds} {digest(method.state_dict())}"
+    return f"{method.name} {method.preparation} {digest(method.state_dict())}"
 
 
 def _refuse_absent(backbone: str, name: str) -> None:
-    spec = find_backbone(backbone)
+    spec = find_backbone(backbone or "unknown")
     for part in spec.parts or (spec,):
-        if find_weights(part) is None:
+        if find_weights(part.weights) is None:
             raise EmatError(
+                "weights-missing",
                 f"{name} was made with the backbone {part.name}, which is not on this machine; "
-                f"run `emat weights fetch {part.name}` first"
+                f"run `emat weights fetch {part.name}` first",
             )
 
 
@@ -160,7 +161,7 @@ class Sessions:
         with self._lock:
             session, _ = self._open.get(id, (None, None))
             if session is None or session.owner != owner:
-                raise NoSession("this page was left for too long; reload it")
+                raise NoSession("session-gone", "this page was left for too long; reload it")
             session.used = self._clock()
             self._open.move_to_end(id)
             return session
@@ -218,7 +219,7 @@ class Sessions:
                 search.stop()
                 del self._open[id]
             elif not self.is_saved(id, owner):
-                raise NoSession("this session is gone already; reload the page")
+                raise NoSession("session-gone", "this session is gone already; reload the page")
             delete_session(self.folder / id)
 
     def close(self) -> None:
@@ -239,8 +240,9 @@ class Sessions:
                 del self._open[id]
         if len(self._open) >= MOST_TABS:
             raise TooManyTabs(
+                "too-many-tabs",
                 f"{MOST_TABS} tabs of the studio are in use, and a further one could cost one of them its work; "
-                "choose Start over in one that you no longer need, or restart the studio"
+                "choose Start over in one that you no longer need, or restart the studio",
             )
 
 

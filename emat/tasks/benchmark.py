@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emat.datasets.dataset import ClassAreas, Dataset
-from emat.datasets.fold_files import fold_lists_in
-from emat.datasets.fold_lists import PUBLISHED_DATASETS, FoldList, lists_from_masks
+from emat.datasets.fold_lists import PUBLISHED_DATASETS, FoldList, fold_lists_in, lists_from_masks
 from emat.datasets.layouts import LAYOUTS, open_dataset
 from emat.errors import EmatError
 from emat.files import read_names
@@ -48,7 +47,9 @@ class Benchmark:
         for fold_list in self.fold_lists:
             if fold_list.fold == fold:
                 return fold_list
-        raise EmatError(f"there is no fold {fold}; the folds are {', '.join(str(x.fold) for x in self.fold_lists)}")
+        raise EmatError(
+            "unknown-fold", f"there is no fold {fold}; the folds are {', '.join(str(x.fold) for x in self.fold_lists)}"
+        )
 
     def sampler(self, fold: int, request: TaskRequest = TaskRequest()) -> TaskSampler:  # noqa: B008  # frozen
         """Return the tasks of one fold by the published protocol.
@@ -103,7 +104,8 @@ def open_benchmark(
         name = dataset or (opened.name if opened else None)
         if name is None:
             raise EmatError(
-                "a folder of lists does not say which data set it is for; name it, for example --dataset pascal"
+                "missing-option",
+                "a folder of lists does not say which data set it is for; name it, for example --dataset pascal",
             )
         # The number of tasks of a size split depends on the lists of all its folds.
         return Benchmark(
@@ -111,7 +113,8 @@ def open_benchmark(
         )
     if opened is None:
         raise EmatError(
-            "tasks are drawn from fold lists or from masks; give --lists, or --data to make lists from its masks"
+            "missing-option",
+            "tasks are drawn from fold lists or from masks; give --lists, or --data to make lists from its masks",
         )
     wanted = opened.names if names is None else _names_of(names, opened)
     made = tuple(lists_from_masks(opened, folds, min_area, lambda _: watch(wanted)))
@@ -136,7 +139,8 @@ def _read_lists(folder: Path, dataset: str, split: str, only: Sequence[int] | No
     found = tuple(each for each in fold_lists_in(folder, dataset) if each.split == split)
     if not found:
         raise EmatError(
-            f"{folder} has lists of {dataset}, but none for the split {split}; write them with emat data lists"
+            "no-such-list",
+            f"{folder} has lists of {dataset}, but none for the split {split}; write them with emat data lists",
         )
     return found
 
@@ -160,7 +164,8 @@ def parse_size(size: str) -> tuple[float, float]:
     low, high = (int(match[1]), int(match[2])) if match else (0, 0)
     if not low < high <= 100:
         raise EmatError(
-            f"{size!r} is not a range of object sizes; write percent of the photo, such as {PUBLISHED_SIZES[0]}"
+            "unclear-option",
+            f"{size!r} is not a range of object sizes; write percent of the photo, such as {PUBLISHED_SIZES[0]}",
         )
     return low / 100, high / 100
 

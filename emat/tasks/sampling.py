@@ -15,8 +15,7 @@ from typing import Annotated
 import numpy as np
 
 from emat.datasets.dataset import ClassAreas
-from emat.datasets.fold_files import load_fold_list
-from emat.datasets.fold_lists import FOLDS, FoldList
+from emat.datasets.fold_lists import FOLDS, FoldList, load_fold_list
 from emat.errors import EmatError
 from emat.tasks.task import TASKS_PER_FOLD, Configuration, Protocol, Queries, Setting, Task
 
@@ -105,7 +104,9 @@ class TaskSampler:
 
     def __init__(self, fold_list: FoldList, protocol: Protocol, areas: ClassAreas | None = None) -> None:
         if protocol.setting is not Setting.ORIGINAL and areas is None:
-            raise EmatError(f"the {protocol.setting.value} setting needs masks; give them with --masks or --data")
+            raise EmatError(
+                "missing-option", f"the {protocol.setting.value} setting needs masks; give them with --masks or --data"
+            )
         self.fold_list = fold_list
         self.protocol = protocol
         self._areas = areas
@@ -175,7 +176,10 @@ class TaskSampler:
 
 def _published_theta(dataset: str, setting: Setting) -> float:
     if dataset not in THETA and setting is not Setting.ORIGINAL:
-        raise EmatError(f"theta is published for {' and '.join(THETA)}, but not for {dataset}; give one with --theta")
+        raise EmatError(
+            "missing-option",
+            f"theta is published for {' and '.join(THETA)}, but not for {dataset}; give one with --theta",
+        )
     return THETA.get(dataset, 0.0)
 
 
@@ -189,17 +193,21 @@ def _shuffled(fold_list: FoldList, class_ids: Collection[int]) -> tuple[tuple[st
 def _check_enough_photos(fold_list: FoldList, protocol: Protocol, class_ids: Collection[int]) -> None:
     named = f"{fold_list.dataset} fold {fold_list.fold} ({fold_list.split})"
     if not fold_list.entries:
-        raise EmatError(f"the list of {named} is empty; check the file, or the masks it was made from")
+        raise EmatError("empty-list", f"the list of {named} is empty; check the file, or the masks it was made from")
     if protocol.way > len(class_ids):
-        raise EmatError(f"{named} has {len(class_ids)} classes, too few for {protocol.way} ways; ask for fewer ways")
+        raise EmatError(
+            "too-few-photos",
+            f"{named} has {len(class_ids)} classes, too few for {protocol.way} ways; ask for fewer ways",
+        )
     need = protocol.shot + 1  # one photo is the query
     for class_id in class_ids:
         have = len(fold_list.photos_of_class[class_id])
         if have < need:
             raise EmatError(
+                "too-few-photos",
                 f"class {class_id} of {named} has {have} photo{'s' * (have != 1)}, "
                 f"but {protocol.shot}-shot tasks need {need}, including the query; "
-                "ask for fewer shots or add photos of this class"
+                "ask for fewer shots or add photos of this class",
             )
 
 

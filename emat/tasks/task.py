@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emat.errors import EmatError
-from emat.files import read_text, write_text
+from emat.files import read_text
+from emat.outputs import write_text
 
 FORMAT = "emat tasks 1"
 TASKS_PER_FOLD = 1000  # of the published protocol
@@ -63,9 +64,11 @@ class Protocol:
     def __post_init__(self) -> None:
         for name, value in (("ways", self.way), ("shots", self.shot), ("tasks", self.tasks)):
             if value < 1:
-                raise EmatError(f"the number of {name} is {value}; it must be at least 1")
+                raise EmatError("bad-number", f"the number of {name} is {value}; it must be at least 1")
         if not 0 <= self.theta < 1:
-            raise EmatError(f"theta is {self.theta}; it is a fraction of the photo, at least 0 and below 1")
+            raise EmatError(
+                "bad-number", f"theta is {self.theta}; it is a fraction of the photo, at least 0 and below 1"
+            )
 
     def as_json(self) -> dict[str, Any]:
         """Return the protocol as values that JSON can hold."""
@@ -172,7 +175,8 @@ def read_task_file(path: Path) -> Configuration:
     header = _parse(lines[0] if lines else "", path, 1)
     if header.get("format") != FORMAT:
         raise EmatError(
-            f"{path} is not a task file: its first line does not say {FORMAT!r}; emat tasks freeze writes one"
+            "wrong-file-kind",
+            f"{path} is not a task file: its first line does not say {FORMAT!r}; emat tasks freeze writes one",
         )
     try:
         protocol = Protocol.from_json(header["protocol"])
@@ -188,12 +192,15 @@ def read_task_file(path: Path) -> Configuration:
         )
         stated = header["digest"]
     except (KeyError, TypeError, ValueError) as error:
-        raise EmatError(f"{path} is a damaged task file ({error!r}); write it again with emat tasks freeze") from None
+        raise EmatError(
+            "damaged-file", f"{path} is a damaged task file ({error!r}); write it again with emat tasks freeze"
+        ) from None
     if len(tasks) != protocol.tasks or configuration.digest != stated:
         raise EmatError(
+            "changed-file",
             f"{path} was changed after it was written: it has {len(tasks)} of {protocol.tasks} tasks with digest "
             f"{configuration.digest[:12]}..., but its header says {str(stated)[:12]}...; write it again with "
-            "emat tasks freeze"
+            "emat tasks freeze",
         )
     return configuration
 
@@ -210,7 +217,9 @@ def _parse(line: str, path: Path, number: int) -> dict[str, Any]:
     except ValueError:
         value = None
     if not isinstance(value, dict):
-        raise EmatError(f"line {number} of {path} is not a JSON object; write the file again with emat tasks freeze")
+        raise EmatError(
+            "damaged-file", f"line {number} of {path} is not a JSON object; write the file again with emat tasks freeze"
+        )
     return value
 
 

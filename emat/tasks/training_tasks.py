@@ -84,7 +84,10 @@ class TrainingList:
             for class_id, name in enumerate(source.dataset.classes, start=1):
                 key = class_key(name)
                 if self._mask_values.setdefault((index, key), class_id) != class_id:
-                    raise EmatError(f"{source.dataset.root} has two classes called {name!r}; give them different names")
+                    raise EmatError(
+                        "given-twice",
+                        f"{source.dataset.root} has two classes called {name!r}; give them different names",
+                    )
                 names.setdefault(key, name)
             for name, class_id in source.entries:
                 key = class_key(source.dataset.classes[class_id - 1])
@@ -96,7 +99,9 @@ class TrainingList:
         self.photos_of_class = tuple(tuple(photos_of[key]) for key in self._keys)
         if not self.classes:
             roots = ", ".join(str(source.dataset.root) for source in sources)
-            raise EmatError(f"there is nothing to train on: no class has two photos in {roots or 'any data set'}")
+            raise EmatError(
+                "too-few-photos", f"there is nothing to train on: no class has two photos in {roots or 'any data set'}"
+            )
 
     @cached_property
     def entries(self) -> tuple[tuple[SourcePhoto, int], ...]:
@@ -120,6 +125,15 @@ class TrainingList:
         """The hash of all photos and classes that can be drawn, in their order."""
         lines = [f"{self.classes[c]}\t{photo.source}\t{photo.name}\n" for photo, c in self.entries]
         return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+    @cached_property
+    def files_state(self) -> str:
+        """A hash that changes when a file of these photos or of their masks changes, also if it is only copied."""
+        names: dict[int, list[str]] = {}
+        for photo in self.photos:
+            names.setdefault(photo.source, []).append(photo.name)
+        states = [self.sources[index].dataset.state(own) for index, own in sorted(names.items())]
+        return hashlib.sha256("".join(states).encode()).hexdigest()
 
 
 class TrainingTasks:
@@ -146,13 +160,14 @@ class TrainingTasks:
         flip: bool = False,
     ) -> None:
         if not 0 <= positive <= 1:
-            raise EmatError(f"the share of positive tasks is {positive}; it must be between 0 and 1")
+            raise EmatError("bad-number", f"the share of positive tasks is {positive}; it must be between 0 and 1")
         if seed < 0:
-            raise EmatError(f"the seed is {seed}; it must be 0 or more")
+            raise EmatError("bad-number", f"the seed is {seed}; it must be 0 or more")
         if len(drawn_from.classes) == 1 and positive < 1:
             raise EmatError(
+                "too-few-photos",
                 f"{drawn_from.classes[0]} is the only class to train on, "
-                "so there is no other class for negative tasks; add classes or set the share of positive tasks to 1"
+                "so there is no other class for negative tasks; add classes or set the share of positive tasks to 1",
             )
         self.drawn_from, self.seed, self.positive = drawn_from, seed, positive
         self.queries, self.flip = queries, flip

@@ -13,15 +13,22 @@ import numpy as np
 import torch
 
 from emat.datasets import Dataset, open_dataset
-from emat.datasets.fold_files import load_fold_list
-from emat.datasets.fold_lists import FOLDS, FoldList, fold_classes, fold_list_from_areas, lists_from_masks
+from emat.datasets.fold_lists import (
+    FOLDS,
+    FoldList,
+    fold_classes,
+    fold_list_from_areas,
+    lists_from_masks,
+    load_fold_list,
+)
 from emat.datasets.layouts import LAYOUTS
 from emat.errors import EmatError
 from emat.features import FeatureCache
 from emat.files import read_names
 from emat.formats.drawing import LabelMap
-from emat.images import VOID, Pixels, resize_mask, resize_photo
+from emat.images import VOID, Pixels, resize_photo
 from emat.methods.base import Features, Method, TrainingBatch
+from emat.model.encoding import support_mask
 from emat.tasks.benchmark import Watch
 from emat.tasks.sampling import TaskRequest, TaskSampler, published_protocol
 from emat.tasks.task import Queries
@@ -69,15 +76,15 @@ def open_run_data(options: TrainingOptions, watch: Watch = iter) -> RunData:
         EmatError: If data sets, lists, names and classes do not fit together. All of this is checked before training.
     """
     if not options.data:
-        raise EmatError("there is no data set to train on; give one with --data DIR")
+        raise EmatError("missing-option", "there is no data set to train on; give one with --data DIR")
     if options.folds is not None and options.fold is None:
-        raise EmatError("--folds needs --fold; give the fold whose classes are kept out of training")
+        raise EmatError("missing-option", "--folds needs --fold; give the fold whose classes are kept out of training")
     # With lists, --dataset may be the name of the lists, which need not be a layout.
     kind = options.dataset if options.lists is None or options.dataset in LAYOUTS else None
     first, *others = options.data
     datasets = [_open(first, kind, options.masks), *map(_open, others)]
     if len({dataset.root for dataset in datasets}) < len(datasets):
-        raise EmatError("a data set is given twice with --data; give it once")
+        raise EmatError("given-twice", "a data set is given twice with --data; give it once")
     chosen = _chosen_names(datasets, options.names)
     validation = _validation(options, datasets, chosen, watch)
     excluded = _known_classes(options.exclude_classes, datasets)
@@ -93,7 +100,7 @@ def open_run_data(options: TrainingOptions, watch: Watch = iter) -> RunData:
 def _open(root: Path, kind: str | None = None, masks: Path | None = None) -> Dataset:
     dataset = open_dataset(root, kind, masks)
     if not dataset.has_photos:
-        raise EmatError(f"{dataset.root} holds only masks; training needs the photos as well")
+        raise EmatError("no-photos", f"{dataset.root} holds only masks; training needs the photos as well")
     return dataset
 
 
@@ -116,12 +123,18 @@ def _chosen_names(datasets: Sequence[Dataset], files: Sequence[Path]) -> dict[in
             fitting = [order]
         if not fitting:
             unknown = next((name for name in names if name not in datasets[0].names), names[0])
-            raise EmatError(f"no data set has all the photos named in {file}, for example {unknown!r}; check the file")
+            raise EmatError(
+                "names-do-not-match",
+                f"no data set has all the photos named in {file}, for example {unknown!r}; check the file",
+            )
         roots = " and ".join(str(datasets[index].root) for index in fitting)
         if len(fitting) > 1:
-            raise EmatError(f"{roots} all have the photos named in {file}; give one --names for each --data, in order")
+            raise EmatError(
+                "names-do-not-match",
+                f"{roots} all have the photos named in {file}; give one --names for each --data, in order",
+            )
         if fitting[0] in chosen:
-            raise EmatError(f"two --names files have photos of {roots}; join them into one file")
+            raise EmatError("names-do-not-match", f"two --names files have photos of {roots}; join them into one file")
         chosen[fitting[0]] = names
     return chosen
 
@@ -130,7 +143,9 @@ def _known_classes(names: Sequence[str], datasets: Sequence[Dataset]) -> set[str
     known = {class_key(name) for dataset in datasets for name in dataset.classes}
     for name in names:
         if class_key(name) not in known:
-            raise EmatError(f"no data set has the class {name!r} that --exclude-classes names; check the spelling")
+            raise EmatError(
+                "unknown-class", f"no data set has the class {name!r} that --exclude-classes names; check the spelling"
+            )
     return set(names)
 
 
@@ -142,7 +157,7 @@ def _test_classes(options: TrainingOptions, dataset: Dataset, fold: int) -> set[
         # Only the classes are needed, so `follow` leaves out all masks.
         made = lists_from_masks(dataset, options.folds, follow=lambda _: ())
         if not 0 <= fold < len(made):
-            raise EmatError(f"there is no fold {fold}; {dataset.root} has folds 0 to {len(made) - 1}")
+            raise EmatError("unknown-fold", f"there is no fold {fold}; {dataset.root} has folds 0 to {len(made) - 1}")
         ids = made[fold].class_ids
     return {dataset.classes[class_id - 1] for class_id in ids}
 
@@ -236,8 +251,9 @@ def _made_validation_list(
     enough = tuple(class_id for class_id, count in found.counts.items() if count >= LEAST_PHOTOS)
     if not enough:
         raise EmatError(
+            "too-few-photos",
             f"no class to validate on has two photos in {dataset.root}; name other photos with --val-names, or train "
-            "without validation with --val-tasks 0"
+            "without validation with --val-tasks 0",
         )
     entries = tuple(entry for entry in found.entries if entry[1] in enough)
     return FoldList(found.dataset, fold, "val", entries, enough)
@@ -266,7 +282,7 @@ class TaskTensors:
     def batch(self, tasks: Sequence[TrainingTask]) -> TrainingBatch:
         """Return the tensors of `tasks`, on the method's device."""
         device = next(self._method.parameters()).device
-        supports = [self._object(task.support, task.way, self._size, task.flip_support) for task in tasks]
+        supports = [self._object(task.support, task.way, None, task.flip_support) for task in tasks]
         queries = [self._object(task.query, task.way, self._mask_size, task.flip_query) for task in tasks]
         return TrainingBatch(
             [self._features(task.query, task.flip_query) for task in tasks],
@@ -275,15 +291,19 @@ class TaskTensors:
             torch.from_numpy(np.stack(queries)).to(device),
         )
 
-    def _object(self, photo: SourcePhoto, way: int, size: int, flip: bool) -> LabelMap:
-        """Return (size, size) with 1 where the photo shows the class; void and other classes count as background."""
+    def _object(self, photo: SourcePhoto, way: int, size: int | None, flip: bool) -> LabelMap:
+        """Return 1 where the photo shows the class; void and other classes count as background.
+
+        A query's mask has the side `size`. A support has none: it is encoded with the mask of an evaluation.
+        """
         value = self._values[way].get(photo.source)
         mask = self._mask(photo, size)
         found = np.zeros(mask.shape, np.uint8) if value is None else (mask == value).astype(np.uint8)
         return np.ascontiguousarray(found[:, ::-1]) if flip else found
 
-    def _resized_mask(self, photo: SourcePhoto, size: int) -> LabelMap:
-        return shrink(self._sources[photo.source].mask(photo.name), size)
+    def _resized_mask(self, photo: SourcePhoto, size: int | None) -> LabelMap:
+        mask = self._sources[photo.source].mask(photo.name)
+        return _at_side(mask, self._size) if size is None else shrink(mask, size)
 
     def _features(self, photo: SourcePhoto, flip: bool) -> Features:
         if self._cache is not None:
@@ -316,8 +336,13 @@ def _mirrored(photo: Pixels) -> Pixels:
     return np.ascontiguousarray(photo[:, ::-1])
 
 
+def _at_side(label_map: LabelMap, side: int) -> LabelMap:
+    """Resize a label map to (side, side) by the rule of support masks."""
+    return support_mask(torch.from_numpy(label_map.astype(np.float32)), side).numpy().astype(label_map.dtype)
+
+
 def shrink(mask: LabelMap, size: int) -> LabelMap:
-    """Resize a label map to (size, size) by nearest neighbour, but keep one pixel of a class that would vanish.
+    """Resize a query's label map to (size, size), but keep one pixel of a class that would vanish.
 
     Otherwise a small object would count as absent in the loss. A class does vanish if every pixel that it could take is
     the last pixel of another class.
@@ -327,7 +352,7 @@ def shrink(mask: LabelMap, size: int) -> LabelMap:
     >>> np.argwhere(shrink(mask, 3) == 7).tolist()
     [[1, 2]]
     """
-    small = resize_mask(mask, (size, size))
+    small = _at_side(mask, size)
     counts = {value: int(count) for value, count in zip(*np.unique(small, return_counts=True), strict=True)}
     for lost in np.setdiff1d(np.unique(mask), [*counts, 0, VOID]):
         rows, columns = np.nonzero(mask == lost)

@@ -1,6 +1,7 @@
 """The options of a training run: `TrainingOptions`, and the YAML file that they are read from and written to.
 
-The help text of each option stands beside its type. The command line and the configuration file both take it from here.
+The help text of each option stands beside its type, and its flags if they are not its name. The command line and the
+configuration file both take them from here.
 """
 
 import math
@@ -8,47 +9,28 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
-from emat.errors import EmatError
-from emat.files import read_text, write_text
+from emat.errors import EmatError, needs_extra
+from emat.files import read_text
 from emat.methods.base import PAPER_LAMBDA
 from emat.model.network import Shape
+from emat.outputs import write_text
 from emat.tasks.training_tasks import POSITIVE
 
 SCHEDULES = ("constant", "cosine", "one-cycle")
 PRECISIONS = ("32-true", "bf16-mixed")
-QUERIES = ("listed", "drawn")
+QUERY_ORDERS = ("listed", "drawn")
 GIGABYTE = 2**30
 LARGEST_MASK = 4096  # pixels a side; each step compares a batch of masks of this size
 # The options that decide what the weights are and what a step is. They cannot change when a run is resumed; all others
 # can.
 FIXED_IN_A_RUN = (
-    "method",
-    "backbone",
-    "size",
-    "support_grid",
-    "widths",
-    "channels",
-    "batch",
-    "tasks_per_epoch",
+    "method", "backbone", "size", "support_grid", "widths", "channels", "batch", "batch_per_process", "tasks_per_epoch",
     "start_from",
-)
+)  # fmt: skip
 ABOVE_ZERO = (
-    "epochs",
-    "batch",
-    "save_every",
-    "check_every",
-    "devices",
-    "nodes",
-    "size",
-    "support_grid",
-    "tasks_per_epoch",
-    "max_tasks",
-    "at_once",
-    "lr",
-    "clip_grad",
-    "mask_size",
-    "cache_disk",
-)
+    "epochs", "batch", "save_every", "check_every", "devices", "nodes", "size", "support_grid", "tasks_per_epoch",
+    "max_tasks", "at_once", "lr", "clip_grad", "mask_size", "cache_disk",
+)  # fmt: skip
 ZERO_OR_MORE = ("val_tasks", "warmup", "cache_memory", "foreground_weight", "presence_weight", "seed")
 BELOW_ONE = ("ema", "min_area")
 
@@ -119,6 +101,11 @@ class TrainingOptions:
     ] = None
     max_tasks: Annotated[int | None, "Stop after this many tasks, even before the last epoch."] = None
     batch: Annotated[int, "Number of tasks in one step, over all devices together."] = 9
+    batch_per_process: Annotated[
+        bool,
+        "Give --batch tasks to each process in one step instead of sharing them. The paper trains with 9 tasks in a "
+        "step, the published configuration with 9 for each of three processes.",
+    ] = False
     at_once: Annotated[
         int | None, "Number of tasks that a device computes at the same time. Default: its whole share of the batch."
     ] = None
@@ -144,13 +131,15 @@ class TrainingOptions:
         "How queries are chosen: listed goes through the list, drawn draws a class first. Default: listed if PASCAL is "
         "the only data set, otherwise drawn.",
     ] = None
-    flip: Annotated[bool, "Mirror each photo half of the time."] = False
+    flip: Annotated[bool, "Mirror each photo half of the time.", "--flip/--no-flip"] = False
     seed: Annotated[int, "Seed of the tasks and of the first weights."] = 0
 
-    out: Annotated[Path | None, "Folder of the run. Default: runs/ and a name made from the options."] = None
+    out: Annotated[
+        Path | None, "Folder of the run. Default: runs/ and a name made from the options.", "--out", "-o"
+    ] = None
     save_every: Annotated[int, "Save the state after this many steps, and after every epoch."] = 100
     cache: Annotated[Path | None, "Folder that keeps the features of photos between runs. Default: only memory."] = None
-    cache_float16: Annotated[bool, "Keep features in half precision."] = False
+    cache_float16: Annotated[bool, "Keep features in half precision.", "--cache-float16/--no-cache-float16"] = False
     cache_memory: Annotated[float, "Gigabytes of features that each process keeps in memory."] = 8.0
     cache_disk: Annotated[float | None, "Gigabytes that the folder --cache may take. Default: no limit."] = None
     device: Annotated[str, "auto, cpu, cuda or mps."] = "auto"
@@ -163,25 +152,35 @@ class TrainingOptions:
         for each in fields(self):
             value = getattr(self, each.name)
             if isinstance(value, float) and not math.isfinite(value):
-                raise EmatError(f"{_words(each.name)} is {value}; it must be finite")
-        for name, choices in (("schedule", SCHEDULES), ("precision", PRECISIONS), ("queries", (None, *QUERIES))):
+                raise EmatError("bad-number", f"{_words(each.name)} is {value}; it must be finite")
+        for name, choices in (("schedule", SCHEDULES), ("precision", PRECISIONS), ("queries", (None, *QUERY_ORDERS))):
             value = getattr(self, name)
             if value not in choices:
-                raise EmatError(f"{name} is {value!r}; choose {' or '.join(str(each) for each in choices if each)}")
+                raise EmatError(
+                    "unknown-choice",
+                    f"{name} is {value!r}; choose {' or '.join(str(each) for each in choices if each)}",
+                )
         for name in ABOVE_ZERO:
             value = getattr(self, name)
             if value is not None and not value > 0:
-                raise EmatError(f"{_words(name)} is {value}; it must be above 0")
+                raise EmatError("bad-number", f"{_words(name)} is {value}; it must be above 0")
         if self.mask_size is not None and self.mask_size > LARGEST_MASK:
-            raise EmatError(f"mask size is {self.mask_size}; it can be at most {LARGEST_MASK} pixels a side")
+            raise EmatError(
+                "bad-number", f"mask size is {self.mask_size}; it can be at most {LARGEST_MASK} pixels a side"
+            )
         for name in ZERO_OR_MORE:
             if getattr(self, name) < 0:
-                raise EmatError(f"{_words(name)} is {getattr(self, name)}; it must be 0 or more")
+                raise EmatError("bad-number", f"{_words(name)} is {getattr(self, name)}; it must be 0 or more")
         self.shape  # noqa: B018 - raises if widths or channels cannot be read
         for name in BELOW_ONE:
             value = getattr(self, name)
             if value is not None and not 0 <= value < 1:
-                raise EmatError(f"{_words(name)} is {value}; it must be at least 0 and below 1")
+                raise EmatError("bad-number", f"{_words(name)} is {value}; it must be at least 0 and below 1")
+
+    @property
+    def tasks_per_step(self) -> int:
+        """The number of tasks in one step, over all processes."""
+        return self.batch * self.devices * self.nodes if self.batch_per_process else self.batch
 
     @property
     def shape(self) -> Shape:
@@ -214,7 +213,9 @@ def from_plain(values: dict[str, Any]) -> TrainingOptions:
     hints = get_type_hints(TrainingOptions)
     for name in values:
         if name not in hints:
-            raise EmatError(f"there is no option {name!r}; emat train --print-config shows all of them")
+            raise EmatError(
+                "unknown-option", f"there is no option {name!r}; emat train --print-config shows all of them"
+            )
     return TrainingOptions(**{name: _typed(name, hints[name], value) for name, value in values.items()})
 
 
@@ -224,7 +225,7 @@ def config_text(options: TrainingOptions) -> str:
     hints = get_type_hints(TrainingOptions, include_extras=True)
     lines = []
     for name, value in as_plain(options).items():
-        (help_text,) = hints[name].__metadata__
+        help_text = hints[name].__metadata__[0]
         written = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=10**6)
         lines.append(f"# {help_text}\n{name}: {written.removesuffix('...' + chr(10))}")
     return "\n".join(lines)
@@ -245,11 +246,15 @@ def read_config(path: Path) -> dict[str, Any]:
     try:
         content = yaml.safe_load(read_text(path))
     except yaml.YAMLError as error:
-        raise EmatError(f"{path} is not YAML ({str(error).splitlines()[0]}); see emat train --print-config") from None
+        raise EmatError(
+            "bad-syntax", f"{path} is not YAML ({str(error).splitlines()[0]}); see emat train --print-config"
+        ) from None
     if content is None:
         return {}
     if not isinstance(content, dict):
-        raise EmatError(f"{path} must hold options such as `epochs: 80`; see emat train --print-config")
+        raise EmatError(
+            "unclear-option", f"{path} must hold options such as `epochs: 80`; see emat train --print-config"
+        )
     return {str(name): value for name, value in content.items()}
 
 
@@ -262,15 +267,13 @@ def _two_numbers(name: str, text: str | None, between: str) -> tuple[int, int] |
         return None
     parts = text.split(between)
     if len(parts) != 2 or not all(part.strip().isdecimal() for part in parts):
-        raise EmatError(f"{name} is {text!r}; write two numbers with a {between!r} between them")
+        raise EmatError("unclear-option", f"{name} is {text!r}; write two numbers with a {between!r} between them")
     return int(parts[0]), int(parts[1])
 
 
 def _yaml() -> Any:
-    try:
+    with needs_extra("a configuration file", "train"):
         import yaml
-    except ImportError:
-        raise EmatError('configuration files need PyYAML; install it with: pip install "emat[train]"') from None
     return yaml
 
 
@@ -299,4 +302,6 @@ def _scalar(name: str, kind: Any, value: Any) -> Any:
             return int(float(value))
         return kind(value)
     except (TypeError, ValueError, OverflowError):
-        raise EmatError(f"the option {name} is {value!r}, which is not of the type {kind.__name__}") from None
+        raise EmatError(
+            "unclear-option", f"the option {name} is {value!r}, which is not of the type {kind.__name__}"
+        ) from None

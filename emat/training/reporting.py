@@ -13,9 +13,9 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from emat.errors import EmatError
+from emat.errors import needs_extra
 from emat.features import CacheCounts
-from emat.files import write_text, writing
+from emat.outputs import write_text, writing
 from emat.training.options import GIGABYTE
 from emat.training.state import ValidationScores
 
@@ -166,12 +166,10 @@ class Curves:
     """
 
     def __init__(self, folder: Path, step: int) -> None:
-        try:
+        with needs_extra("training", "train"):
             from tensorboard.compat.proto.event_pb2 import Event, SessionLog  # type: ignore[import-untyped]
             from tensorboard.compat.proto.summary_pb2 import Summary  # type: ignore[import-untyped]
             from tensorboard.summary.writer.record_writer import RecordWriter  # type: ignore[import-untyped]
-        except ImportError:
-            raise EmatError('training needs TensorBoard; install it with: pip install "emat[train]"') from None
         self._event, self._summary = Event, Summary
         # TensorBoard reads the files in the order of their names.
         self._path = folder / f"events.out.tfevents.{time.time():.6f}.{socket.gethostname()}"

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 import torch
 
 from emat.device import all_cores
-from emat.distributed import errors_of_process, open_fabric, start, started_processes
+from emat.distributed import errors_with_rank, open_fabric, start, torchrun_processes
 from emat.errors import EmatError
-from emat.evaluation.metrics import ScoreCounts, count_outcome, merge
-from emat.evaluation.one_pass import OnePass, plan
+from emat.evaluation.evaluator import Evaluator, plan
+from emat.evaluation.metrics import ScoreCounts
 from emat.features import FeatureCache
-from emat.files import writing
 from emat.methods.base import Method
 from emat.methods.head_training import StartingHead, starting_head
 from emat.methods.registry import build_method
+from emat.outputs import writing
 from emat.tasks.benchmark import Watch
 from emat.training.data import RunData, TaskTensors, ValidationTasks, open_run_data
 from emat.training.options import GIGABYTE, TrainingOptions, write_config
@@ -62,10 +62,10 @@ def train(options: TrainingOptions, *, resume: bool = False, watch: Watch = iter
         EmatError: If the options, the data or the folder do not allow the run, or if it cannot go on.
     """
     options = complete(options)
-    devices, nodes = started_processes() or (options.devices, options.nodes)
+    devices, nodes = torchrun_processes() or (options.devices, options.nodes)
     options = replace(options, devices=devices, nodes=nodes)
     fabric = open_fabric(options.device, devices, nodes, strategy=options.strategy, precision=options.precision)
-    with errors_of_process(fabric, to_go_on="continue with --resume"):
+    with errors_with_rank(fabric, to_go_on="continue with --resume"):
         folder, changes = check_folder(options, resume)
         started_from = starting_head(options.start_from, options.method, options.backbone)
         data = open_run_data(options, watch if fabric.is_global_zero else iter)
@@ -75,6 +75,8 @@ def train(options: TrainingOptions, *, resume: bool = False, watch: Watch = iter
         run = _Run(options, fabric, data, folder, started_from)
         if changes:
             run.report.say(f"changed since the run started: {', '.join(changes)}")
+        if run.has_other_files:
+            run.report.say("changed since the run stopped: files of photos or masks, from which it now goes on")
         try:
             run.go()
         finally:
@@ -99,11 +101,12 @@ class _Run:
         drawn_from = data.tasks.drawn_from
         per_epoch = options.tasks_per_epoch or len(drawn_from.entries)
         total = min(options.epochs * per_epoch, options.max_tasks or options.epochs * per_epoch)
-        self.plan = Plan(per_epoch, options.batch, total)
+        self.plan = Plan(per_epoch, options.tasks_per_step, total)
         self.cache = None if self.method.recipe.trains_backbone else self._new_cache()
         mask_size = options.mask_size or self.method.preparation.image_size
         tensors = TaskTensors(self.method, drawn_from, self.cache, mask_size)
         self.stepper = Stepper(options, fabric, self.method, data.tasks, tensors, self.plan)
+        self.has_other_files = False
         self.progress = self._restored()
         self.stepper.set_up()
         assert options.backbone is not None
@@ -185,9 +188,9 @@ class _Run:
         own = validate(self.method, cache, self.data.validation, fabric.global_rank, fabric.world_size)
         if fabric.world_size == 1:
             return ValidationScores.of(own)
-        summed = fabric.all_reduce(torch.from_numpy(own.as_row()).to(fabric.device), reduce_op="sum")
+        summed = fabric.all_reduce(torch.from_numpy(own.row).to(fabric.device), reduce_op="sum")
         assert isinstance(summed, torch.Tensor)
-        return ValidationScores.of(ScoreCounts.from_row(summed.cpu().numpy(), own.class_ids))
+        return ValidationScores.of(ScoreCounts(own.class_ids, summed.cpu().numpy()))
 
     def _mean_losses(self) -> StepLosses:
         return StepLosses(**{name: value / self.progress.epoch_tasks for name, value in self.progress.sums.items()})
@@ -220,18 +223,25 @@ class _Run:
 
     def _restored(self) -> RunProgress:
         """Load weights, optimizer and average if the folder holds a state; return how far the run is."""
-        drawn_from = self.data.tasks.drawn_from.sha256
+        drawn_from, files = self.data.tasks.drawn_from.sha256, self.data.tasks.drawn_from.files_state
         if not (self.folder / STATE).is_file():
-            return RunProgress(drawn_from=drawn_from)
+            return RunProgress(drawn_from=drawn_from, files=files)
         state = read_state(self.folder)
         progress: RunProgress = state["progress"]
         if progress.drawn_from != drawn_from:
             raise EmatError(
+                "other-run",
                 f"the run in {self.folder} trained on other photos or classes; to train its weights further, use "
-                f"--start-from {self.folder / LAST} in another --out"
+                f"--start-from {self.folder / LAST} in another --out",
             )
         if progress.tasks > self.plan.total:
-            raise EmatError(f"the run in {self.folder} has already trained on {progress.tasks} tasks; ask for more")
+            raise EmatError(
+                "already-trained",
+                f"the run in {self.folder} has already trained on {progress.tasks} tasks; ask for more",
+            )
+        # A data set that was only copied has other times too, so that is said and not refused.
+        self.has_other_files = progress.files not in ("", files)
+        progress.files = files
         self.method.load_trained_weights(state["weights"])
         self.stepper.optimizer.load_state_dict(state["optimizer"])
         if self.options.ema:
@@ -255,7 +265,7 @@ class _Run:
         self.report.say(
             f"{self.options.method} on {self.options.backbone} at {self.method.preparation.image_size} px: "
             f"{len(drawn_from.classes)} classes in {len(drawn_from.photos)} photos, {self.plan.total} tasks in "
-            f"{self.plan.epochs} epochs, {validated}, in {self.folder}{done}"
+            f"{self.plan.epochs} epochs, {_step_size(self.options)}, {validated}, in {self.folder}{done}"
         )
         if drawn_from.lone:
             self.report.say(f"left out because they have a single photo: {', '.join(drawn_from.lone)}")
@@ -264,6 +274,14 @@ class _Run:
             self.report.say(
                 f"{self.options.start_from} was trained on classes that are left out here: {', '.join(seen)}"
             )
+
+
+def _step_size(options: TrainingOptions) -> str:
+    """Say how many tasks a step has, by which reading of the batch size."""
+    if options.batch_per_process:
+        processes = options.devices * options.nodes
+        return f"{options.tasks_per_step} tasks a step ({options.batch} for each of {processes} processes)"
+    return f"{options.batch} tasks a step (over all processes)"
 
 
 def validate(
@@ -283,7 +301,7 @@ def validate(
     """
     class_ids = validation.sampler.class_ids
     work = plan({0: validation.sampler.configuration()})[rank::processes]
-    answering = OnePass(method, validation.dataset, cache)
+    answering = Evaluator(method, validation.dataset, cache)
     with all_cores(next(method.parameters()).device) as workers:
         answers = [outcome for found in workers.map(answering.answer, work) for _, outcome in found]
-    return merge((count_outcome(outcome, class_ids) for outcome in answers), class_ids)
+    return ScoreCounts.of(answers, class_ids)

@@ -16,10 +16,12 @@ from torch import Tensor
 from emat import __version__
 from emat.errors import EmatError
 from emat.evaluation.metrics import ScoreCounts, compute
-from emat.files import whole_file
+from emat.files import unreadable
 from emat.methods.base import Method
 from emat.methods.registry import find_method
 from emat.methods.trained_head import shape_metadata
+from emat.model.encoding import MASK_RULE
+from emat.outputs import whole_file
 from emat.tasks.training_tasks import TrainingList
 from emat.tensor_files import write_tensors
 from emat.training.options import FIXED_IN_A_RUN, TrainingOptions, as_plain, from_plain, read_config
@@ -57,21 +59,30 @@ def check_folder(options: TrainingOptions, resume: bool) -> tuple[Path, list[str
     """
     folder = run_folder(options)
     if folder.exists() and not folder.is_dir():
-        raise EmatError(f"{folder} is not a folder; choose another --out")
+        raise EmatError("not-a-folder", f"{folder} is not a folder; choose another --out")
     if resume and not (folder / CONFIG).is_file():
-        raise EmatError(f"there is no run in {folder} to continue; check --out, or leave out --resume")
+        raise EmatError("no-such-file", f"there is no run in {folder} to continue; check --out, or leave out --resume")
     if not (folder / STATE).is_file():
         return folder, []
     if not resume:
-        raise EmatError(f"{folder} already holds a run; continue it with --resume, or choose another --out")
+        raise EmatError(
+            "refuses-overwrite", f"{folder} already holds a run; continue it with --resume, or choose another --out"
+        )
     before = complete(from_plain(read_config(folder / CONFIG)))
     changed = before.changed_from(options)
     for name in changed:
         if name in FIXED_IN_A_RUN:
             raise EmatError(
+                "other-run",
                 f"the run in {folder} has {name} {getattr(before, name)}, not {getattr(options, name)}; "
-                "train that in another --out"
+                "train that in another --out",
             )
+    if before.tasks_per_step != options.tasks_per_step:
+        raise EmatError(
+            "other-run",
+            f"the run in {folder} has {before.tasks_per_step} tasks in a step, not {options.tasks_per_step}; with "
+            "--batch-per-process, continue it with as many processes as before",
+        )
     return folder, [f"{name} {getattr(before, name)} -> {getattr(options, name)}" for name in changed]
 
 
@@ -93,7 +104,7 @@ class ValidationScores:
     def of(counts: ScoreCounts) -> "ValidationScores":
         """Compute the scores from the counts of all tasks."""
         scores = compute(counts)
-        return ValidationScores(scores.tasks, scores.miou, scores.accuracy, scores.false_mask_rate, scores.false_area)
+        return ValidationScores(counts.tasks, scores.miou, scores.accuracy, scores.false_mask_rate, scores.false_area)
 
 
 @dataclass
@@ -108,6 +119,7 @@ class RunProgress:
     best_miou: float = -1.0
     best_epoch: int = -1
     sums: dict[str, float] = field(default_factory=dict)  # of the losses of this epoch's tasks, for the mean
+    files: str = ""  # hash of the files of photos and masks; not known in runs of earlier versions
 
 
 def save_state(
@@ -143,9 +155,11 @@ def save_state(
             os.fsync(file.fileno())
     except RuntimeError as error:  # PyTorch raises this if the disk is full
         reason = str(error).split("\n")[0]
-        raise EmatError(f"{folder / STATE} cannot be written ({reason}); make room {TO_CONTINUE}") from None
+        raise EmatError(
+            "cannot-write", f"{folder / STATE} cannot be written ({reason}); make room {TO_CONTINUE}"
+        ) from None
     except EmatError as error:
-        raise EmatError(f"{error} {TO_CONTINUE}") from None
+        raise EmatError(error.code, f"{error} {TO_CONTINUE}") from None
 
 
 def read_state(folder: Path) -> dict[str, Any]:
@@ -164,11 +178,12 @@ def read_state(folder: Path) -> dict[str, Any]:
             raise ValueError("of another version")
         content["progress"] = RunProgress(**content["progress"])
     except OSError as error:
-        raise EmatError(f"{path} cannot be read: {error.strerror or error}") from None
+        raise unreadable(path, error) from None
     except Exception as error:  # other files fail in many ways
         raise EmatError(
+            "wrong-file-version",
             f"{path} is not a state that emat {__version__} can continue from ({type(error).__name__}: "
-            f"{str(error).partition(chr(10))[0][:80]}); train in another --out"
+            f"{str(error).partition(chr(10))[0][:80]}); train in another --out",
         ) from None
     return content
 
@@ -187,7 +202,7 @@ def save_trained(path: Path, method: Method, metadata: Mapping[str, str]) -> Non
     try:
         write_tensors(path, method.trained_weights(), {"method": method.name, **metadata})
     except EmatError as error:
-        raise EmatError(f"{error} {TO_CONTINUE}") from None
+        raise EmatError(error.code, f"{error} {TO_CONTINUE}") from None
 
 
 def provenance(options: TrainingOptions, backbone: str, method: Method, drawn_from: TrainingList) -> dict[str, str]:
@@ -195,6 +210,7 @@ def provenance(options: TrainingOptions, backbone: str, method: Method, drawn_fr
     return {
         "backbone": backbone,
         "image_size": str(method.preparation.image_size),
+        "mask_rule": MASK_RULE,  # heads without this entry were trained with masks that Pillow had shrunk
         **shape_metadata(method.shape),
         "version": __version__,
         "command": shlex.join(["emat", *sys.argv[1:]]),

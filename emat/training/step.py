@@ -169,7 +169,7 @@ class Stepper:
         self._tasks, self._tensors = tasks, tensors
         self._parameters = [p for p in method.parameters() if p.requires_grad]
         if not self._parameters:
-            raise EmatError(f"the method {method.name} has nothing to train; evaluate it as it is")
+            raise EmatError("nothing-to-train", f"the method {method.name} has nothing to train; evaluate it as it is")
         self._peak = options.lr or method.recipe.learning_rate
         self.optimizer = _optimizer(method, self._parameters, self._peak)
         self.average = WeightAverage(method, options.ema)
@@ -202,9 +202,10 @@ class Stepper:
         norm = torch.nn.utils.clip_grad_norm_(self._parameters, self._options.clip_grad or math.inf)
         if not math.isfinite(losses.total) or not bool(torch.isfinite(norm)):
             raise EmatError(
+                "diverged-training",
                 f"the loss is {losses.total:.3g} and the norm of its gradient is {float(norm):.3g} in epoch "
                 f"{epoch + 1}, step {step + 1}; continue from the last saved state with --resume and a lower --lr or "
-                "with --clip-grad 1"
+                "with --clip-grad 1",
             )
         self.optimizer.step()
         self.average.update(self._plan.step_before(epoch) + step)

@@ -11,12 +11,8 @@ from emat.backbone.vit import ViT
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("EMAT_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("no_proxy", "127.0.0.1")
-    for name in ("EMAT_OFFLINE", "HF_HUB_OFFLINE", "HF_ENDPOINT"):
-        monkeypatch.delenv(name, raising=False)
-    return tmp_path / "home"
+def home(online_home: Path) -> Path:
+    return online_home
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ import torch.nn.functional as F
 
 from emat.backbone.base import Stack
 from emat.backbone.registry import find_backbone
-from emat.backbone.weights import load_weights
-from emat.errors import EmatError
+from emat.weights import load_weights
+from tests.raises import raises_code
 
 
 @pytest.fixture(scope="module")
@@ -13,7 +13,7 @@ def stack() -> Stack:
     built = find_backbone("efficientnet-lite2+dinov2-s").build()
     assert isinstance(built, Stack)
     # Untrained it gives next to nothing, whatever it is shown.
-    built.parts[0].load_public(load_weights(find_backbone("efficientnet-lite2")))
+    built.parts[0].load_public(load_weights(find_backbone("efficientnet-lite2").weights))
     return built
 
 
@@ -43,7 +43,7 @@ def test_each_part_sees_the_image_at_its_own_scale_and_normalisation(stack: Stac
 
 
 def test_the_lead_part_refuses_sizes_that_do_not_fit_it(stack: Stack) -> None:
-    with pytest.raises(EmatError, match="multiple of 14"):
+    with raises_code("photo-size", "14"):
         stack(torch.zeros(1, 3, 400, 400))
 
 

@@ -11,8 +11,8 @@ from PIL import Image
 from emat.backbone import build_backbone
 from emat.backbone.efficientnet import EfficientNetLite2, SameConv2d
 from emat.backbone.registry import find_backbone
-from emat.backbone.weights import load_weights
-from emat.errors import EmatError
+from emat.weights import load_weights
+from tests.raises import raises_code
 
 # VOC class: the ImageNet classes that are one.
 IMAGENET_OF = {
@@ -58,7 +58,7 @@ def test_padding_is_tensorflows_with_the_odd_pixel_at_the_end(size: int, kernel:
 
 def test_folding_the_batch_norms_changes_nothing(network: EfficientNetLite2) -> None:
     plain = EfficientNetLite2()
-    plain.load_state_dict(load_weights(find_backbone("efficientnet-lite2")))
+    plain.load_state_dict(load_weights(find_backbone("efficientnet-lite2").weights))
     pixels = torch.randn(1, 3, 150, 200)
     folded, expected = network(pixels), plain.encode(pixels)
     norms = expected.norm(dim=3)
@@ -77,12 +77,12 @@ def test_channels_are_the_groups_of_blocks_7_to_20_and_coarse_ones_are_resized(
 
 
 def test_weights_load_once_because_they_are_folded(network: EfficientNetLite2) -> None:
-    with pytest.raises(EmatError, match="has its weights already"):
+    with raises_code("weights-are-set"):
         network.load_public({})
 
 
 def test_an_empty_image_is_refused(network: EfficientNetLite2) -> None:
-    with pytest.raises(EmatError, match="0 x 32"):
+    with raises_code("photo-size", "32"):
         network(torch.zeros(1, 3, 0, 32))
 
 

@@ -9,8 +9,10 @@ from torch import Tensor
 
 from emat.backbone import ViT
 from emat.backbone.tokens import tokens_from_blocks
-from emat.errors import EmatError
+from emat.backbone.vit import rotation_of
+from emat.backbone.weights import to_public
 from emat.tensor_files import read_tensors
+from tests.raises import raises_code
 
 TOLERANCE = 1e-4  # of the golden data, in float32
 
@@ -54,10 +56,45 @@ def test_it_reproduces_the_golden_tokens_given_by_rule() -> None:
     torch.testing.assert_close(blocks.flatten()[::37], expected, rtol=TOLERANCE, atol=TOLERANCE)
 
 
+def dinov3() -> ViT:
+    return ViT(width=24, depth=3, heads=2, patch=16, pos_grid=None, registers=4)
+
+
+def test_it_reproduces_the_golden_tokens_of_dinov3() -> None:
+    """Made with transformers by tests/parity/dinov3.py, from weights that follow a rule."""
+    case = json.loads((Path(__file__).parents[1] / "parity" / "dinov3.json").read_text())
+    vit = dinov3()
+    vit.load_public(to_public({name: by_the_rule(name, tuple(shape)) for name, shape in case["shapes"].items()}))
+    image = torch.from_numpy(np.random.RandomState(3).standard_normal((2, 3, 48, 80)).astype(np.float32))
+    tokens = vit(image)  # (2, 6, 16, 12)
+    blocks = tokens.view(2, 2, 3, 16, 12).permute(0, 2, 3, 1, 4).reshape(case["tokens_shape"])
+    expected = torch.tensor(case["every_7th"])
+    torch.testing.assert_close(blocks.flatten()[::7], expected, rtol=TOLERANCE, atol=TOLERANCE)
+
+
+def test_the_golden_tokens_of_dinov3_are_what_transformers_gives_today() -> None:
+    pytest.importorskip("transformers", reason="compares with the DINOv3 of transformers, which is not installed")
+    from tests.parity.dinov3 import golden
+
+    case = json.loads((Path(__file__).parents[1] / "parity" / "dinov3.json").read_text())
+    torch.testing.assert_close(torch.tensor(golden()["every_7th"]), torch.tensor(case["every_7th"]), rtol=0, atol=1e-4)
+
+
+def test_rotary_positions_tell_patches_apart_but_not_photos_of_other_sizes() -> None:
+    vit = filled(dinov3())
+    grey = torch.ones(1, 3, 32, 48)
+    tokens = vit(grey)
+    assert not torch.allclose(tokens[:, :, 1], tokens[:, :, 2], atol=1e-3), "equal patches at two places"
+    cosines, _ = rotation_of((2, 3), 12, torch.device("cpu"))
+    middle = rotation_of((2, 9), 12, torch.device("cpu"))[0].view(2, 9, 12)[:, 1::3].reshape(6, 12)
+    torch.testing.assert_close(cosines, middle)
+
+
 def test_at_its_own_grid_the_position_embeddings_are_used_as_they_are() -> None:
     vit = filled(ViT(width=24, depth=1, heads=2, patch=2, pos_grid=5))
-    assert torch.equal(vit._positions((5, 5)), vit.pos_embed)
-    assert vit._positions((5, 4)).shape == (1, 21, 24)
+    assert vit.pos_embed is not None
+    assert torch.equal(vit._positions((5, 5), vit.pos_embed), vit.pos_embed)
+    assert vit._positions((5, 4), vit.pos_embed).shape == (1, 21, 24)
 
 
 def test_a_batch_equals_its_images_one_by_one_at_a_size_that_is_not_square() -> None:
@@ -92,18 +129,18 @@ def test_it_stays_frozen_whatever_the_network_around_it_does() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pixels", "words"),
+    ("pixels", "code"),
     [
-        (torch.zeros(1, 3, 30, 28), "30 x 28 pixels does not divide into patches of 14"),
-        (torch.zeros(1, 4, 28, 28), "shaped .B, 3, H, W., not .1, 4, 28, 28."),
-        (torch.zeros(3, 28, 28), "shaped .B, 3, H, W."),
-        (torch.full((1, 3, 28, 28), torch.nan), "NaN"),
-        (torch.zeros(1, 3, 28, 28, dtype=torch.uint8), "uint8"),
-        (torch.zeros(1, 3, 0, 28), "0 x 28"),
+        (torch.zeros(1, 3, 30, 28), "photo-size"),
+        (torch.zeros(1, 4, 28, 28), "tensor-shape"),
+        (torch.zeros(3, 28, 28), "tensor-shape"),
+        (torch.full((1, 3, 28, 28), torch.nan), "not-finite"),
+        (torch.zeros(1, 3, 28, 28, dtype=torch.uint8), "tensor-type"),
+        (torch.zeros(1, 3, 0, 28), "photo-size"),
     ],
 )
-def test_pixels_it_cannot_encode_are_one_clear_error(pixels: Tensor, words: str) -> None:
-    with pytest.raises(EmatError, match=words):
+def test_pixels_it_cannot_encode_are_one_clear_error(pixels: Tensor, code: str) -> None:
+    with raises_code(code):
         tiny()(pixels)
 
 
@@ -112,5 +149,5 @@ def test_weights_that_do_not_fit_are_named() -> None:
     tensors = {name: torch.zeros(shape) for name, shape in vit.shapes().items()}
     tensors["surprise"] = tensors.pop("cls_token")
     tensors["pos_embed"] = torch.zeros(1, 17, 24)
-    with pytest.raises(EmatError, match=r"missing cls_token; unknown surprise; pos_embed is \(1, 17, 24\) instead"):
+    with raises_code("weights-do-not-fit"):
         vit.load_public(tensors)

@@ -1,42 +1,20 @@
-"""The weights of backbones: where they are found, how they are verified, and what their tensors are called."""
+"""The tensors in files of backbones' weights: what they are called, and which backbone a file belongs to."""
 
 import re
-import select
-import subprocess
-import sys
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
 from emat.backbone import build_backbone
 from emat.backbone.registry import BackboneSpec, find_backbone, recognise
-from emat.backbone.weights import (
-    backbone_file,
-    fetch_weights,
-    find_weights,
-    load_weights,
-    read_backbone,
-    store_weights,
-    to_public,
-)
+from emat.backbone.weights import read_backbone, to_public
 from emat.errors import EmatError
-from emat.tensor_files import digest, read_metadata
-
-TWO_AT_ONCE = """
-import sys
-from functools import partial
-from emat.backbone.registry import IMAGENET_MEAN, IMAGENET_STD, BackboneSpec
-from emat.backbone.vit import ViT
-from emat.backbone.weights import load_weights
-make = partial(ViT, width=24, depth=2, heads=2, patch=14, pos_grid=5)
-spec = BackboneSpec("tiny", make, 4, 12, 14, 14, 70, IMAGENET_MEAN, IMAGENET_STD, "", urls=(sys.argv[1],))
-print(len(load_weights(spec)))
-"""
+from emat.tensor_files import digest
+from emat.weights import find_weights, keep_weights, load_weights
+from tests.raises import raises_code
 
 
 def test_a_given_file_in_any_known_form_gives_the_same_weights(
@@ -48,15 +26,18 @@ def test_a_given_file_in_any_known_form_gives_the_same_weights(
         tmp_path / "training.pth",
     )
     save_file(tiny_tensors, tmp_path / "hub.safetensors")
-    digests = {digest(load_weights(tiny_spec, path)) for path in tmp_path.iterdir() if path.is_file()}
-    assert digests == {digest(tiny_tensors)}
+    digests = {digest(load_weights(tiny_spec.weights, path)) for path in tmp_path.iterdir() if path.is_file()}
+    needed = {name: value for name, value in tiny_tensors.items() if name != "mask_token"}
+    assert digests == {digest(needed)}
+    kept = keep_weights(tiny_spec.weights, tmp_path / "meta.pth", "meta.pth")
+    assert digest(load_weights(tiny_spec.weights)) == kept.sha256 == digest(needed)
 
 
 def test_a_file_of_another_network_is_refused_by_name(
     tiny_tensors: dict[str, Tensor], tiny_spec: BackboneSpec, tmp_path: Path
 ) -> None:
     save_file(tiny_tensors | {"extra": torch.zeros(1)}, tmp_path / "x.safetensors")
-    with pytest.raises(EmatError, match=r"x\.safetensors does not hold the weights of tiny: unknown extra"):
+    with raises_code("weights-do-not-fit", "x.safetensors", "tiny", "unknown extra"):
         read_backbone(tiny_spec, tmp_path / "x.safetensors")
 
 
@@ -65,39 +46,10 @@ def test_the_default_backbone_comes_from_its_package_without_a_network(
 ) -> None:
     monkeypatch.setenv("EMAT_OFFLINE", "1")
     spec = find_backbone("efficientnet-lite2")
-    found = find_weights(spec)
+    found = find_weights(spec.weights)
     assert found is not None
-    assert (found.origin, found.sha256) == ("package", spec.sha256)
+    assert (found.origin, [found.sha256], found.known_checksum) == ("package", [*spec.weights.pins], True)
     assert build_backbone("efficientnet-lite2", device="cpu").spec is spec
-
-
-def test_what_is_stored_is_found_again_and_verified(
-    tiny_spec: BackboneSpec, tiny_tensors: dict[str, Tensor], home: Path
-) -> None:
-    stored = store_weights(tiny_spec, tiny_tensors, "meta.pth", "ab" * 32)
-    assert stored.path == home / "backbones" / "tiny.safetensors"
-    assert find_weights(tiny_spec) == stored
-    loaded = load_weights(tiny_spec)
-    assert "mask_token" not in loaded
-    assert read_metadata(stored.path)["source_sha256"] == "ab" * 32
-
-
-def test_weights_that_changed_on_disk_are_refused(tiny_spec: BackboneSpec, tiny_tensors: dict[str, Tensor]) -> None:
-    path = store_weights(tiny_spec, tiny_tensors, "meta.pth", "").path
-    content = bytearray(path.read_bytes())
-    content[-1] ^= 1
-    path.write_bytes(content)
-    with pytest.raises(EmatError, match="has changed since it was written"):
-        load_weights(tiny_spec)
-
-
-def test_other_weights_than_those_first_trusted_are_refused(
-    tiny_spec: BackboneSpec, tiny_tensors: dict[str, Tensor]
-) -> None:
-    store_weights(tiny_spec, tiny_tensors, "first.pth", "")
-    store_weights(tiny_spec, tiny_tensors, "same.safetensors", "")
-    with pytest.raises(EmatError, match=r"second\.pth holds other weights for tiny"):
-        store_weights(tiny_spec, tiny_tensors | {"cls_token": torch.ones(1, 1, 24)}, "second.pth", "")
 
 
 def test_a_public_file_is_recognised_by_its_tensors() -> None:
@@ -105,55 +57,8 @@ def test_a_public_file_is_recognised_by_its_tensors() -> None:
         with torch.device("meta"):
             tensors = dict(find_backbone(name).make().state_dict())
         assert recognise(tensors, Path("x.pth")).name == name
-    with pytest.raises(EmatError, match="does not fit any of the backbones"):
+    with raises_code("weights-do-not-fit"):
         recognise({"conv1.weight": torch.zeros(1)}, Path("resnet.pth"))
-
-
-def test_what_is_fetched_lands_in_the_cache_with_its_source(
-    tiny_spec: BackboneSpec, tiny_tensors: dict[str, Tensor], server: Any, home: Path
-) -> None:
-    server.content = save(tiny_tensors)
-    server.breaks_after = [5000]
-    spec = replace(tiny_spec, urls=("http://127.0.0.1:1/absent.pth", server.url))
-    found = fetch_weights(spec)
-    assert found.source == server.url
-    assert digest(load_weights(spec)) == found.sha256
-    assert sorted(path.name for path in (home / "backbones").iterdir()) == ["tiny.lock", "tiny.safetensors"]
-
-
-def test_a_fetched_file_of_something_else_leaves_nothing_behind(
-    tiny_spec: BackboneSpec, server: Any, home: Path
-) -> None:
-    with pytest.raises(EmatError, match="no weights for tiny"):
-        fetch_weights(replace(tiny_spec, urls=(server.url,)))
-    assert [path.name for path in (home / "backbones").iterdir()] == ["tiny.lock"]
-
-
-def test_two_processes_at_once_fetch_once_and_both_get_the_weights(
-    tiny_tensors: dict[str, Tensor], server: Any, home: Path
-) -> None:
-    server.content = save(tiny_tensors)
-    server.delay.clear()
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", TWO_AT_ONCE, server.url],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for _ in range(2)
-    ]
-    _until_one_waits(processes)
-    server.delay.set()
-    assert [p.communicate(timeout=60)[0].strip() for p in processes] == [str(len(tiny_tensors) - 1)] * 2
-    assert server.ranges == [None]
-
-
-def _until_one_waits(processes: list[subprocess.Popen[str]]) -> None:
-    """Until one process says that it waits for the other; the lock's holder says nothing before the file comes."""
-    streams = [process.stderr for process in processes if process.stderr is not None]
-    ready, _, _ = select.select(streams, [], [], 60)
-    assert "waiting for another process" in ready[0].readline()
 
 
 def test_nothing_reachable_is_one_sentence_that_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,13 +73,8 @@ def test_nothing_reachable_is_one_sentence_that_says_what_to_do(monkeypatch: pyt
 
 
 def test_one_file_cannot_fill_a_stack(tmp_path: Path) -> None:
-    with pytest.raises(EmatError, match="is a stack"):
+    with raises_code("stack-of-backbones"):
         build_backbone("efficientnet-lite2+dinov2-s", weights=tmp_path / "x.pth")
-
-
-def test_weights_are_kept_in_the_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("EMAT_HOME", "~/weights")
-    assert backbone_file("x") == Path.home() / "weights" / "backbones" / "x.safetensors"
 
 
 def as_hugging_face(
@@ -244,3 +144,25 @@ def test_of_a_checkpoint_with_heads_only_the_backbone_is_taken(tiny_tensors: dic
 
 def test_names_of_other_networks_stay_as_they_are() -> None:
     assert list(to_public({"_blocks.0._bn1.weight": torch.zeros(1)})) == ["_blocks.0._bn1.weight"]
+
+
+def test_dinov3s_own_file_has_other_names_and_a_mask_for_the_biases_of_keys() -> None:
+    bias, mask = torch.full((9,), torch.nan), torch.ones(9)
+    mask[3:6] = 0
+    bias[mask == 1] = 2.0
+    theirs = {
+        "storage_tokens": torch.ones(1, 4, 3),
+        "rope_embed.periods": torch.ones(4),
+        "blocks.0.attn.qkv.bias": bias,
+        "blocks.0.attn.qkv.bias_mask": mask,
+    }
+    ours = to_public(theirs)
+    assert set(ours) == {"register_tokens", "blocks.0.attn.qkv.bias"}
+    assert ours["blocks.0.attn.qkv.bias"].tolist() == [2, 2, 2, 0, 0, 0, 2, 2, 2]
+
+
+def test_weights_behind_a_licence_say_where_to_accept_it() -> None:
+    with raises_code("weights-missing") as raised:
+        load_weights(find_backbone("dinov3-s").weights)
+    assert "dinov3-vits16-pretrain-lvd1689m" in str(raised.value)
+    assert "emat weights import model.safetensors --as dinov3-s" in str(raised.value)

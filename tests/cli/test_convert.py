@@ -2,15 +2,19 @@
 
 import json
 import zipfile
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from emat.cli import convert
 from emat.datasets.layouts import open_dataset
 from emat.formats.labelme import read_labelme
 from emat.images import VOID, write_indexed_png
+from emat.outputs import RECORD
 from tests.cli.command import run
 
 FORMATS = ("coco", "labelme", "yolo", "png")
@@ -96,15 +100,14 @@ def test_a_missing_photo_and_a_mask_of_another_size_are_left_out(
     assert "its mask has another size than its photo" in printed
 
 
-def test_masks_alone_in_a_zip_are_converted_without_photos(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_masks_alone_in_a_zip_are_converted_without_photos(folder: Path) -> None:
     path = folder.parent / "masks.zip"
     with zipfile.ZipFile(path, "w") as archive:
         archive.write(folder / "masks" / "x" / "a.png", "SegmentationClass/a.png")
     assert run("convert", path, "-o", folder.parent / "out", "--to", "coco") == 0
     content = json.loads((folder.parent / "out" / "annotations.json").read_text())
     assert [photo["file_name"] for photo in content["images"]] == ["a.jpg"]
-    assert run("convert", path, "-o", folder.parent / "other", "--to", "coco", "--copy-photos") == 2
-    assert "no photos to copy" in capsys.readouterr().err
+    assert run("convert", path, "-o", folder.parent / "other", "--to", "coco", "--copy-photos") == "no-photos"
 
 
 def test_photos_in_a_zip_are_copied_byte_by_byte(folder: Path) -> None:
@@ -130,26 +133,24 @@ def test_a_mask_of_the_photos_own_name_is_never_taken_for_the_photo(folder: Path
 
 
 @pytest.mark.parametrize(
-    ("arguments", "complaint"),
+    ("arguments", "code"),
     [
-        (["--to", "cooc"], "no format 'cooc'"),
-        (["--to", "coco", "--from", "cooc"], "no kind of data set 'cooc'"),
-        (["--to", "yolo", "--shapes", "masks"], "can only have polygons"),
-        (["--to", "coco", "--tolerance", "-1"], "tolerance"),
+        (["--to", "cooc"], "unknown-choice"),
+        (["--to", "coco", "--from", "cooc"], "unknown-choice"),
+        (["--to", "yolo", "--shapes", "masks"], "unknown-choice"),
+        (["--to", "coco", "--tolerance", "-1"], "bad-number"),
     ],
 )
 def test_bad_input_is_one_sentence(
-    folder: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], complaint: str
+    folder: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], code: str
 ) -> None:
-    assert run("convert", folder, "-o", folder.parent / "out", *arguments) == 2
+    assert run("convert", folder, "-o", folder.parent / "out", *arguments) == code
     printed = capsys.readouterr().err
-    assert complaint in printed
     assert printed.count("\n") == 1
 
 
-def test_the_data_set_itself_is_never_written_into(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("convert", folder, "-o", folder, "--to", "png") == 2
-    assert "is the data set itself" in capsys.readouterr().err
+def test_the_data_set_itself_is_never_written_into(folder: Path) -> None:
+    assert run("convert", folder, "-o", folder, "--to", "png") == "output-is-input"
 
 
 def test_the_help_has_an_example(capsys: pytest.CaptureFixture[str]) -> None:
@@ -173,11 +174,50 @@ def test_several_data_sets_become_one_with_common_classes(folder: Path) -> None:
     assert len(json.loads((out / "annotations.json").read_text())["images"]) == 3
 
 
-def test_a_result_inside_of_the_data_set_and_a_data_set_twice_are_refused(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run("convert", folder, "-o", folder / "coco", "--to", "coco") == 2
-    assert "is inside of the data set" in capsys.readouterr().err
+def test_a_result_inside_of_the_data_set_and_a_data_set_twice_are_refused(folder: Path) -> None:
+    assert run("convert", folder, "-o", folder / "coco", "--to", "coco") == "output-is-input"
     assert not (folder / "coco").exists()
-    assert run("convert", folder, folder, "-o", folder.parent / "out", "--to", "coco") == 2
-    assert "is given twice" in capsys.readouterr().err
+    assert run("convert", folder, folder, "-o", folder.parent / "out", "--to", "coco") == "given-twice"
+
+
+@pytest.mark.parametrize("change", ["masks", "photos", "copy", "copies"])
+def test_a_resumed_run_converts_again_what_has_changed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    def interrupted(items: Iterable[Any], total: int, what: str) -> Iterator[Any]:
+        yield from list(items)[:1]
+        raise KeyboardInterrupt
+
+    out, options = folder.parent / "out", ["--to", "coco,png"] + ["--copy-photos"] * (change != "copy")
+    with monkeypatch.context() as patch:
+        patch.setattr(convert, "follow", interrupted)
+        assert run("convert", folder, "-o", out, *options) == 130
+    for name in ("x", "y"):
+        if change == "masks":
+            mask = folder / "masks" / name / "a.png"
+            write_indexed_png(mask, np.asarray(Image.open(mask))[::-1, ::-1])
+        elif change == "photos":
+            photo = folder / "images" / name / "a.png"
+            Image.fromarray(np.asarray(Image.open(photo))[::-1]).save(photo)
+        elif change == "copies" and (out / "images" / name / "a.png").is_file():
+            (out / "images" / name / "a.png").unlink()
+    options = ["--to", "coco,png", "--copy-photos"]
+    assert run("convert", folder, "-o", out, *options) == 0
+    assert run("convert", folder, "-o", folder.parent / "afresh", *options) == 0
+    found, expected = (
+        {path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+        for root in (out, folder.parent / "afresh")
+    )
+    assert found.pop(RECORD)
+    assert expected.pop(RECORD)
+    assert found == expected
+
+
+def test_a_source_is_never_overwritten(folder: Path) -> None:
+    source = folder.parent / "d"
+    assert run("convert", folder, "-o", source, "--to", "coco", "--copy-photos") == 0
+    before = (source / "annotations.json").read_bytes()
+    for options in (["--to", "coco"], ["--to", "coco", "--shapes", "polygons"]):
+        assert run("convert", source / "annotations.json", "-o", source, *options) == "output-is-input"
+    assert run("convert", source / "annotations.json", "-o", source, "--to", "png", "--copy-photos") == 0
+    assert (source / "annotations.json").read_bytes() == before

@@ -63,19 +63,24 @@ def test_lists_are_made_written_and_shown_again(folder: Path, capsys: pytest.Cap
 
 
 @pytest.mark.parametrize(
-    ("arguments", "complaint"),
+    ("arguments", "code"),
     [
-        (["lists"], "give either --lists DIR"),
-        (["lists", "--lists", "/nowhere"], "/nowhere is not a folder"),
-        (["check", "/nowhere"], "/nowhere does not exist"),
-        (["check", ".", "--dataset", "imagenet"], "the kinds are"),
+        (["lists"], "missing-option"),
+        (["lists", "--lists", "/nowhere"], "not-a-folder"),
+        (["check", "/nowhere"], "no-such-file"),
+        (["check", ".", "--dataset", "imagenet"], "unknown-choice"),
     ],
 )
-def test_mistakes_are_one_sentence_and_code_2(
-    arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run("data", *arguments) == 2
-    assert complaint in capsys.readouterr().err
+def test_mistakes_are_one_sentence_and_code_2(arguments: list[str], code: str) -> None:
+    assert run("data", *arguments) == code
+
+
+def test_with_json_an_error_is_json_too(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("data", "check", "/nowhere", "--json") == "no-such-file"
+    printed = capsys.readouterr()
+    told = json.loads(printed.out)
+    assert told["code"] == "no-such-file"
+    assert printed.err == f"emat: {told['error']}\n"
 
 
 def test_help_shows_an_example(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from emat.backbone import weights
+from emat import weights
 from emat.cli.doctor import examine
 from tests.cli.command import run
 

@@ -2,18 +2,23 @@
 
 import importlib
 import json
+import os
 import re
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
 
-from emat.cli import OLD_SPELLINGS, VERBS, build_app, in_new_spelling
+from emat.cli import ADVANCED, INTENTS, OLD_SPELLINGS, PANELS, VERBS, build_app, in_new_spelling
 from tests.cli.command import run
 
 DIGESTS = json.loads((Path(__file__).parents[1] / "parity" / "task_digests.json").read_text())
-LINES_OF_A_SCREEN = 40
+LINES_OF_A_SCREEN = 45
+ROOT = Path(__file__).parents[2]
 
 
 def commands() -> dict[str, Any]:
@@ -95,3 +100,57 @@ def test_flags_in_the_documentation_exist() -> None:
                 known = {flag for each in command.params for flag in (*each.opts, *each.secondary_opts)} | {"--help"}
                 unknown += [(page.name, verb, flag) for flag in re.findall(r"\s(--[a-z-]+)", rest) if flag not in known]
     assert unknown == []
+
+
+def _emat(*words: str, **environment: str) -> "subprocess.CompletedProcess[bytes]":
+    command = " ".join(shlex.quote(word) for word in (sys.executable, "-m", "emat", *words[:-1])) + words[-1]
+    return subprocess.run(
+        ["bash", "-o", "pipefail", "-c", command],
+        capture_output=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+        check=False,
+    )
+
+
+def test_output_that_nobody_reads_to_its_end_is_not_an_error() -> None:
+    ended = _emat("--help", " | head -1")
+    assert (ended.returncode, ended.stderr) == (0, b"")
+
+
+def test_a_terminal_without_letters_is_written_to_all_the_same(tmp_path: Path) -> None:
+    ended = _emat("data", "check", str(tmp_path / "caf\u00e9"), "", PYTHONIOENCODING="ascii", PYTHONUTF8="0")
+    assert ended.returncode == 2
+    assert b"does not exist" in ended.stderr
+    assert b"Traceback" not in ended.stderr
+    ended = _emat("tasks", "--help", "", PYTHONIOENCODING="ascii")
+    assert ended.returncode == 0
+
+
+def test_every_verb_is_shown_under_one_intent() -> None:
+    shown = [name for names in INTENTS.values() for name in names]
+    assert sorted(shown) == sorted(VERBS)
+
+
+@pytest.mark.parametrize("verb", [name for name, each in COMMANDS.items() if not hasattr(each, "commands")])
+def test_options_are_shown_in_panels_of_one_order(
+    verb: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    assert run(*verb.split(), "--help") == 0
+    printed = capsys.readouterr().out
+    shown = [panel for panel in re.findall(r"─ ([A-Z]\w+) ─", printed) if panel != "Arguments"]
+    assert shown == [panel for panel in (*PANELS, ADVANCED) if panel in shown]
+    assert "<bool>" not in printed
+
+
+def test_every_name_in_a_panel_is_an_option() -> None:
+    options = {each.name for command in COMMANDS.values() for each in command.params}
+    assert {name for names in PANELS.values() for name in names.split()} <= options
+
+
+def test_lines_of_the_help_break_where_the_terminal_does(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "400")
+    assert run("predict", "--help") == 0
+    assert "in it. A photo that cannot be read is reported and skipped" in capsys.readouterr().out

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import signal
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -9,11 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tifffile
 from PIL import Image
 
 from emat import Example, Segmenter
 from emat.cli import predict
 from emat.formats.writing import open_writer
+from emat.outputs import claim_folder
 from tests.cli.command import run
 
 
@@ -46,7 +49,7 @@ def test_a_folder_of_photos_becomes_masks_at_their_own_size(fitted: Path, album:
         mask = Image.open(tmp_path / "out" / "masks" / f"{name}.png")
         assert (mask.mode, mask.size) == ("P", size)
     segmenter = Segmenter.load(fitted)
-    expected = segmenter.refined(segmenter.predict(album / "b.png"))
+    expected = segmenter.predict(album / "b.png")
     assert np.array_equal(np.asarray(Image.open(tmp_path / "out" / "masks" / "b.png")), expected.label_map)
     with (tmp_path / "out" / "scores.csv").open() as file:
         rows = list(csv.DictReader(file))
@@ -117,6 +120,8 @@ def test_bad_photos_are_reported_and_skipped_with_code_3(
     summary = json.loads(printed.out)
     assert (summary["photos"], summary["predicted"]) == (7, 3)
     assert [Path(one["photo"]).name for one in summary["skipped"]] == ["cut.jpg", "empty.jpg", "text.png", "gone.jpg"]
+    codes = ["damaged-file", "empty-file", "not-an-image", "no-such-file"]
+    assert [one["code"] for one in summary["skipped"]] == codes
     assert len(printed.err.splitlines()) == 4, "one sentence each"
     assert set(_masks(tmp_path / "out")) == {"masks/a.png", "masks/b.png", "masks/deep/c.png"}
 
@@ -150,6 +155,83 @@ def test_an_interrupted_run_continues_where_it_stopped(
         assert sorted(row["photo"] for row in csv.DictReader(file)) == names
 
 
+def _noise(folder: Path, seed: int, count: int = 3) -> Path:
+    folder.mkdir(exist_ok=True)
+    random = np.random.default_rng(seed)
+    for number in range(count):
+        Image.fromarray(random.integers(0, 255, (30, 30, 3), np.uint8)).save(folder / f"{number}.png")
+    return folder
+
+
+def _interrupted_after(count: int) -> Any:
+    def follow(items: Iterable[Any], total: int, what: str) -> Iterator[Any]:
+        for index, item in enumerate(items):
+            if index == count:
+                signal.raise_signal(signal.SIGINT)
+            yield item
+
+    return follow
+
+
+@pytest.mark.parametrize(
+    "change", ["other folder", "replaced in place", "other names", "fitted again", "max-pixels", "channels"]
+)
+def test_a_resumed_run_gives_no_result_of_another_photo_or_option(
+    fitted: Path, tiny_head: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    album, out, fit = _noise(tmp_path / "a", 1), tmp_path / "out", tmp_path / "pets.emat"
+    if change == "channels":
+        for path in list(album.iterdir()):
+            channels = np.asarray(Image.open(path)).transpose(2, 0, 1)
+            tifffile.imwrite(path.with_suffix(".ome.tif"), channels, ome=True, metadata={"axes": "CYX"})
+            path.unlink()
+    fit.write_bytes(fitted.read_bytes())
+    options = ["--threshold-presence", "0", "--threshold-mask", "0.3"]
+    with monkeypatch.context() as patch:
+        patch.setattr(predict, "follow", _interrupted_after(2))
+        assert run("predict", fit, album, "-o", out, *options) == 130
+    if change == "other folder":
+        album = _noise(tmp_path / "b", 2)
+    elif change == "replaced in place":
+        times = (album / "0.png").stat()
+        _noise(album, 2)
+        os.utime(album / "0.png", ns=(times.st_atime_ns, times.st_mtime_ns))
+    elif change == "other names":
+        for path in list(album.iterdir()):
+            path.rename(path.with_stem(f"new{path.stem}"))
+    elif change == "fitted again":
+        photo = np.random.default_rng(9).integers(0, 255, (30, 40, 3), np.uint8)
+        Segmenter.load(tiny_head).fit([Example(photo, {"cat": (9, 9, 20, 20), "dog": (0, 0, 9, 30)})]).save(fit)
+    elif change == "channels":
+        options += ["--channels", "0"]
+    else:
+        options += ["--max-pixels", "100"]
+    code = run("predict", fit, album, "-o", out, *options)
+    assert run("predict", fit, album, "-o", tmp_path / "afresh", *options) == code
+    assert (out / "scores.csv").read_bytes() == (tmp_path / "afresh" / "scores.csv").read_bytes()
+    expected = _masks(tmp_path / "afresh")
+    assert {name: content for name, content in _masks(out).items() if name in expected} == expected
+
+
+def test_no_file_is_overwritten_that_is_read_or_that_emat_did_not_write(
+    fitted: Path, album: Path, tmp_path: Path
+) -> None:
+    out, photo = tmp_path / "out", album / "b.png"
+    before = photo.read_bytes()
+    assert run("predict", fitted, photo, "-o", out, "--table", photo) == "wrong-suffix"
+    (tmp_path / "mine.csv").write_text("a,b\n")
+    assert run("predict", fitted, photo, "-o", out, "--table", tmp_path / "mine.csv") == "refuses-overwrite"
+    assert not (out / "scores.csv").exists()
+    (out / "masks").mkdir(parents=True, exist_ok=True)
+    (out / "masks" / "b.png").write_bytes(before)
+    assert run("predict", fitted, photo, "-o", out) == "refuses-overwrite"
+    assert (out / "masks" / "b.png").read_bytes() == photo.read_bytes() == before
+    assert run("predict", fitted, photo, "-o", out, "--overwrite") == 0
+    assert run("predict", fitted, photo, "-o", out) == 0, "emat wrote it by now"
+    (out / "masks" / "b.png").write_bytes(before)  # corrected by hand
+    assert run("predict", fitted, photo, "-o", out) == "refuses-overwrite"
+
+
 def test_thresholds_can_be_given(fitted: Path, album: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert run("predict", fitted, album, "-o", out, "--threshold-presence", "0", "--threshold-mask", "0") == 0
@@ -166,6 +248,7 @@ def test_what_another_segmenter_left_unfinished_is_not_continued(fitted: Path, a
             writer.write("a.jpg", foreign)
             raise KeyboardInterrupt
 
+    claim_folder(out)
     with pytest.raises(KeyboardInterrupt):
         interrupted()
     assert run("predict", fitted, album, "-o", out, "--threshold-presence", "1") == 0
@@ -173,14 +256,14 @@ def test_what_another_segmenter_left_unfinished_is_not_continued(fitted: Path, a
 
 
 @pytest.mark.parametrize(
-    ("arguments", "sentence"),
+    ("arguments", "code"),
     [
-        (("--format", "gif"), "there is no format 'gif'"),
-        (("--tiles", "few"), "it must be auto or a number of tiles"),
-        (("--threshold-presence", "7"), "presence threshold is a probability between 0 and 1, not 7"),
-        (("--shapes", "boxes"), "shapes must be masks or polygons, not 'boxes'"),
-        (("--tolerance", "-1"), "the tolerance must be a number of pixels of at least 0, not -1"),
-        (("--device", "abacus"), "there is no device 'abacus'"),
+        (("--format", "gif"), "unknown-choice"),
+        (("--tiles", "few"), "unknown-choice"),
+        (("--threshold-presence", "7"), "bad-number"),
+        (("--shapes", "boxes"), "unknown-choice"),
+        (("--tolerance", "-1"), "bad-number"),
+        (("--device", "abacus"), "unknown-device"),
     ],
 )
 def test_wrong_options_are_one_sentence(
@@ -188,25 +271,21 @@ def test_wrong_options_are_one_sentence(
     album: Path,
     tmp_path: Path,
     arguments: tuple[str, str],
-    sentence: str,
+    code: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert run("predict", fitted, album, "-o", tmp_path / "out", *arguments) == 2
+    assert run("predict", fitted, album, "-o", tmp_path / "out", *arguments) == code
     said = capsys.readouterr().err
-    assert sentence in said
     assert said.count("\n") == 1
 
 
 def test_a_head_a_missing_file_and_an_unwritable_folder_are_refused(
-    fitted: Path, tiny_head: Path, album: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    fitted: Path, tiny_head: Path, album: Path, tmp_path: Path
 ) -> None:
-    assert run("predict", tiny_head, album, "-o", tmp_path / "out") == 2
-    assert "is a head that has not learned any class yet" in capsys.readouterr().err
-    assert run("predict", tmp_path / "no.emat", album, "-o", tmp_path / "out") == 2
-    assert "does not exist; make it with `emat fit" in capsys.readouterr().err
+    assert run("predict", tiny_head, album, "-o", tmp_path / "out") == "not-fitted"
+    assert run("predict", tmp_path / "no.emat", album, "-o", tmp_path / "out") == "no-such-file"
     (tmp_path / "file").touch()
-    assert run("predict", fitted, album, "-o", tmp_path / "file" / "out") == 2
-    assert "cannot be written" in capsys.readouterr().err
+    assert run("predict", fitted, album, "-o", tmp_path / "file" / "out") == "cannot-write"
 
 
 def test_the_progress_of_a_long_run_says_how_long_it_will_take(
@@ -253,12 +332,12 @@ def test_refining_along_edges_needs_no_weights(fitted: Path, album: Path, tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "code"),
     [
-        (("--refine", "sharp"), "--refine is 'sharp'"),
-        (("--pixel-size", "0.32um"), "give --table objects.csv too"),
-        (("--table", "t.csv", "--pixel-size", "3 parsec"), "give a number and a unit"),
-        (("--instances",), "--instances is for the formats coco, labelme, yolo"),
+        (("--refine", "sharp"), "unknown-choice"),
+        (("--pixel-size", "0.32um"), "missing-option"),
+        (("--table", "t.csv", "--pixel-size", "3 parsec"), "unclear-option"),
+        (("--instances",), "conflicting-options"),
     ],
 )
 def test_options_of_refinement_and_tables_are_checked(
@@ -266,11 +345,9 @@ def test_options_of_refinement_and_tables_are_checked(
     album: Path,
     tmp_path: Path,
     options: tuple[str, ...],
-    message: str,
-    capsys: pytest.CaptureFixture[str],
+    code: str,
 ) -> None:
-    assert run("predict", fitted, album, "-o", tmp_path / "out", *options) == 2
-    assert message in capsys.readouterr().err.replace("\n", " ")
+    assert run("predict", fitted, album, "-o", tmp_path / "out", *options) == code
 
 
 @pytest.mark.parametrize(
@@ -279,28 +356,22 @@ def test_options_of_refinement_and_tables_are_checked(
 def test_options_that_need_all_photos_in_one_process_are_refused_on_ray(
     fitted: Path, album: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], option: tuple[object, ...]
 ) -> None:
-    assert run("predict", fitted, album, "-o", tmp_path / "rows", "--engine", "ray", *option) == 2
+    assert run("predict", fitted, album, "-o", tmp_path / "rows", "--engine", "ray", *option) == "conflicting-options"
     flag = " ".join(map(str, option)) if option[0] == "--format" else option[0]
     assert f"does not take {flag}; leave it out" in capsys.readouterr().err
     assert not (tmp_path / "rows").exists()
 
 
-@pytest.mark.parametrize(
-    ("table", "complaint"), [("out/scores.csv", "is the file of the scores"), ("album", "it is a folder")]
-)
+@pytest.mark.parametrize(("table", "code"), [("out/scores.csv", "same-output-name"), ("album", "cannot-write")])
 def test_a_table_that_cannot_be_written_is_refused_before_any_photo_is_predicted(
-    fitted: Path, album: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], table: str, complaint: str
+    fitted: Path, album: Path, tmp_path: Path, table: str, code: str
 ) -> None:
-    assert run("predict", fitted, album, "-o", tmp_path / "out", "--table", tmp_path / table) == 2
-    assert complaint in capsys.readouterr().err
+    assert run("predict", fitted, album, "-o", tmp_path / "out", "--table", tmp_path / table) == code
     assert not (tmp_path / "out" / "masks").exists()
 
 
-def test_results_never_go_into_the_folder_of_the_photos(
-    fitted: Path, album: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run("predict", fitted, album, "-o", album) == 2
-    assert "has the photos and cannot take the results too" in capsys.readouterr().err
+def test_results_never_go_into_the_folder_of_the_photos(fitted: Path, album: Path) -> None:
+    assert run("predict", fitted, album, "-o", album) == "output-is-input"
 
 
 def test_every_page_of_a_stack_is_predicted(fitted: Path, tmp_path: Path) -> None:
@@ -310,11 +381,18 @@ def test_every_page_of_a_stack_is_predicted(fitted: Path, tmp_path: Path) -> Non
     assert sorted(_masks(tmp_path / "out" / "masks")) == [f"stack_p00{number}.png" for number in (1, 2, 3)]
 
 
-def test_the_objects_of_a_slide_are_not_measured_and_that_is_said(
+def test_the_page_of_a_fitted_file_replaces_nothing(
     fitted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("tifffile")
-    Image.new("RGB", (60, 50)).save(tmp_path / "slide.tif")
-    options = ("--tiles", 2, "--max-pixels", 1000, "--table", tmp_path / "objects.csv")
-    assert run("predict", fitted, tmp_path / "slide.tif", "-o", tmp_path / "out", *options) == 3
-    assert "so its objects are not measured; omit --table" in capsys.readouterr().err
+    path = tmp_path / "pets.html"
+    path.write_bytes(fitted.read_bytes())
+    assert run("show", fitted, "--html", fitted) == "wrong-suffix"
+    assert "must end in .html" in capsys.readouterr().err
+    assert run("show", path, "--html", path) == "output-is-input"
+    assert "is read by this command" in capsys.readouterr().err
+    (tmp_path / "mine.html").write_text("precious")
+    assert run("show", fitted, "--html", tmp_path / "mine.html") == "refuses-overwrite"
+    assert (tmp_path / "mine.html").read_text() == "precious"
+    for _ in range(2):
+        assert run("show", fitted, "--html", tmp_path / "page.html") == 0
+    assert path.read_bytes() == fitted.read_bytes()

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from emat.errors import install_command
 from tests.cli.command import run
 
 needs_extra = pytest.mark.skipif(importlib.util.find_spec("uvicorn") is None, reason="needs uvicorn")
@@ -21,9 +22,8 @@ def test_help_shows_an_example(capsys: pytest.CaptureFixture[str]) -> None:
     assert "emat studio --load pets.emat" in capsys.readouterr().out
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("studio", "--load", tmp_path / "pets.emat") == 2
-    assert "pets.emat does not exist" in capsys.readouterr().err
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    assert run("studio", "--load", tmp_path / "pets.emat") == "no-such-file"
 
 
 @needs_extra
@@ -32,7 +32,7 @@ def test_a_port_that_is_taken_is_named(tiny_head: Path, capsys: pytest.CaptureFi
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        assert run("studio", "--no-browser", "--port", port, "--model", tiny_head) == 2
+        assert run("studio", "--no-browser", "--port", port, "--model", tiny_head) == "cannot-listen"
     assert f"port {port} is taken; choose another with --port" in capsys.readouterr().err
 
 
@@ -40,8 +40,8 @@ def test_without_the_server_the_extra_is_named(
     tiny_head: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "uvicorn", None)
-    assert run("studio", "--no-browser", "--model", tiny_head) == 2
-    assert 'pip install "emat[studio]"' in capsys.readouterr().err
+    assert run("studio", "--no-browser", "--model", tiny_head) == "missing-package"
+    assert install_command("studio") in capsys.readouterr().err
 
 
 @needs_extra

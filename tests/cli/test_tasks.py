@@ -27,7 +27,7 @@ def lists(tmp_path: Path) -> Path:
     return tmp_path / "splits"
 
 
-def tasks(*words: object) -> int:
+def tasks(*words: object) -> int | str:
     return run("tasks", *words)
 
 
@@ -85,7 +85,7 @@ def test_show_draws_a_task(shared: Path, tmp_path: Path) -> None:
     assert tasks("show", "--data", data, "--fold", 2, "--way", 2, "--index", 731, "-o", output) == 0
     with Image.open(output) as picture:
         assert picture.width > 600
-    assert tasks("show", "--data", data, "--index", 1000, "-o", output) == 2
+    assert tasks("show", "--data", data, "--index", 1000, "-o", output) == "bad-number"
 
 
 def test_sizes_equal_the_published_splits(shared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -100,21 +100,20 @@ def test_sizes_equal_the_published_splits(shared: Path, tmp_path: Path, capsys: 
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("words", "code"),
     [
-        (["--shot", "9"], "class 1 of pascal fold 0 (val) has 6 photos, but 9-shot tasks need 10"),
-        (["--way", "6"], "too few for 6 ways"),
-        (["--fold", "4"], "no list of pascal fold 4"),
-        (["--object-size", "big"], "'big' is not a range of object sizes"),
-        (["--setting", "fully-augmented"], "give them with --masks"),
+        (["--shot", "9"], "too-few-photos"),
+        (["--way", "6"], "too-few-photos"),
+        (["--fold", "4"], "no-such-list"),
+        (["--object-size", "big"], "unclear-option"),
+        (["--setting", "fully-augmented"], "missing-option"),
     ],
 )
 def test_what_the_user_can_fix_is_one_line_and_exit_code_2(
-    lists: Path, words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+    lists: Path, words: list[str], code: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert tasks("digest", "--dataset", "pascal", "--lists", lists, *words) == 2
+    assert tasks("digest", "--dataset", "pascal", "--lists", lists, *words) == code
     said = capsys.readouterr()
-    assert message in said.err
     assert said.err.count("\n") == 1
     assert said.out == ""
 

@@ -7,10 +7,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from emat.cli import main
 from emat.methods.trained_head import load_head, save_head
 from emat.model import build
 from emat.tensor_files import read_metadata, write_tensors
+from tests.cli.command import run
 from tests.evaluation.conftest import make_photos
 
 
@@ -28,11 +28,8 @@ def head(tmp_path: Path) -> Path:
     return path
 
 
-def tune(*words: object) -> int:
-    with pytest.raises(SystemExit) as left:
-        main(["tune", *map(str, words), "--device", "cpu"])
-    assert isinstance(left.value.code, int)
-    return left.value.code
+def tune(*words: object) -> int | str:
+    return run("tune", *words, "--device", "cpu")
 
 
 def test_the_best_thresholds_are_shown_and_written_to_the_head(
@@ -63,8 +60,7 @@ def test_a_head_without_a_backbone_in_its_file_needs_the_option(
     silent, tuned = tmp_path / "silent.safetensors", tmp_path / "tuned.safetensors"
     write_tensors(silent, load_file(head), {})
     words = (silent, "--data", photos, "--folds", 2, "--tasks", 2, "--size", 64, "-o", tuned)
-    assert tune(*words) == 2
-    assert "name it with --backbone" in capsys.readouterr().err
+    assert tune(*words) == "missing-option"
     assert tune(*words, "--backbone", "efficientnet-lite2") == 0
     assert "if classes that are not present have no mask" in capsys.readouterr().out
     assert load_head(tuned).backbone == "efficientnet-lite2"
@@ -76,7 +72,7 @@ def test_a_path_that_cannot_be_written_is_reported_before_the_work(
 ) -> None:
     (tmp_path / "taken").write_text("a file where the folder should be")
     (tmp_path / "folder").mkdir()
-    assert tune(head, "--data", photos, "--folds", 2, "-o", tmp_path / path) == 2
+    assert tune(head, "--data", photos, "--folds", 2, "-o", tmp_path / path) == "cannot-write"
     printed = capsys.readouterr()
     assert f"{tmp_path / path} cannot be written: " in printed.err
     assert said in printed.err
@@ -89,8 +85,7 @@ def test_a_training_free_method_can_be_tuned_but_not_written(
     words = ("prototype", "--data", photos, "--folds", 2, "--tasks", 2, "--size", 64)
     assert tune(*words) == 0
     assert "prototype on efficientnet-lite2 at 64 px; 1-way 1-shot; percent" in capsys.readouterr().out
-    assert tune(*words, "-o", tmp_path / "tuned.safetensors") == 2
-    assert "no head to write thresholds to" in capsys.readouterr().err
+    assert tune(*words, "-o", tmp_path / "tuned.safetensors") == "nothing-to-train"
 
 
 def test_classes_that_the_head_has_not_seen_are_left_out_by_name(
@@ -102,6 +97,5 @@ def test_classes_that_the_head_has_not_seen_are_left_out_by_name(
     assert "1-way 1-shot, without disc, blob; percent" in capsys.readouterr().out
 
 
-def test_leaving_the_only_fold_out_is_refused(head: Path, photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert tune(head, "--data", photos, "--folds", 1, "--fold", 0) == 2
-    assert "make more folds with --folds" in capsys.readouterr().err
+def test_leaving_the_only_fold_out_is_refused(head: Path, photos: Path) -> None:
+    assert tune(head, "--data", photos, "--folds", 1, "--fold", 0) == "too-few-folds"

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from emat.datasets.fold_files import find_fold_lists, read_fold_list
+from emat.datasets.fold_lists import find_fold_lists, read_fold_list
 
 HERE = Path(__file__).parent
 SIZES = ("0-5", "5-10", "10-15")  # "0-15" is these three together

@@ -9,10 +9,10 @@ import pytest
 from PIL import Image
 
 from emat.datasets.coco import CocoDataset, CocoPngDataset
-from emat.datasets.fold_files import load_fold_list
+from emat.datasets.fold_lists import load_fold_list
 from emat.datasets.layouts import open_dataset
-from emat.errors import EmatError
 from emat.images import VOID
+from tests.raises import raises_code
 
 Build = Callable[[str], Path]
 
@@ -78,7 +78,7 @@ def test_a_json_file_alone_is_enough_for_masks(build: Build, tmp_path: Path) -> 
     dataset = open_dataset(path)
     assert not dataset.has_photos
     assert dataset.mask("val2014/COCO_val2014_000000000001.jpg").any()
-    with pytest.raises(EmatError, match="add val2014/"):
+    with raises_code("no-photos", "val2014/"):
         dataset.image("val2014/COCO_val2014_000000000001.jpg")
 
 
@@ -131,3 +131,13 @@ def test_masks_fit_the_published_size_splits(shared: Path, tmp_path: Path) -> No
             agreed += bool(low <= np.mean(mask == class_id) < high)
     assert checked > 150
     assert agreed >= checked - 3  # the published masks are a trace larger, so a few cross a border
+
+
+def test_masks_are_drawn_also_where_they_cannot_be_kept(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = build("coco mini")
+    monkeypatch.setenv("EMAT_HOME", "/proc/nothing/can/be/here")
+    dataset = CocoDataset(root)
+    assert dataset.mask("01.jpg").any()
+    areas = dataset.class_areas()
+    assert areas["01.jpg"]
+    areas.keep()

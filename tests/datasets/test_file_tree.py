@@ -1,6 +1,7 @@
 """A folder and a zip look the same from outside."""
 
 import os
+import tracemalloc
 import zipfile
 from collections.abc import Callable
 from multiprocessing import get_context
@@ -10,7 +11,7 @@ import pytest
 
 from emat.datasets import open_dataset
 from emat.datasets.file_tree import FileTree
-from emat.errors import EmatError
+from tests.raises import raises_code
 
 Build = Callable[[str], Path]
 
@@ -59,9 +60,9 @@ def test_a_forked_process_opens_the_zip_for_itself(build: Build) -> None:
 
 def test_a_path_that_is_no_tree_is_refused(tmp_path: Path) -> None:
     (tmp_path / "cut.zip").write_bytes(b"PK\x03\x04 and no more")
-    with pytest.raises(EmatError, match="neither a folder nor a zip"):
+    with raises_code("not-a-folder"):
         FileTree(tmp_path / "cut.zip")
-    with pytest.raises(EmatError, match="does not exist"):
+    with raises_code("no-such-file"):
         FileTree(tmp_path / "nothing")
 
 
@@ -79,3 +80,21 @@ def test_folders_may_be_links(build: Build, tmp_path: Path, layout: str) -> None
     assert dataset.names == expected
     assert dataset.has_photos
     assert dataset.image(expected[0]).shape == (6, 8, 3)
+
+
+@pytest.mark.parametrize("said", [True, False])
+def test_a_small_zip_with_a_huge_class_list_is_refused_in_little_memory(tmp_path: Path, said: bool) -> None:
+    path = tmp_path / "bomb.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("masks/a.png", b"")
+        archive.writestr("classes.txt", b"\n" * (64 << 20))
+    if not said:  # the size that the zip states is not trusted
+        content = path.read_bytes()
+        size = (64 << 20).to_bytes(4, "little")
+        assert size in content
+        path.write_bytes(content.replace(size, (1 << 20).to_bytes(4, "little")))
+    tracemalloc.start()
+    with raises_code("damaged-file|file-too-large", "classes.txt"):
+        open_dataset(path)
+    assert tracemalloc.get_traced_memory()[1] < 100 << 20
+    tracemalloc.stop()

@@ -16,9 +16,9 @@ from safetensors.torch import save_file
 
 from emat import Example, Segmenter
 from emat.datasets import layouts
-from emat.errors import EmatError
 from emat.formats import writing
 from emat.methods.registry import build_method, find_method, method_names
+from tests.raises import raises_code
 
 PAGE = Path(__file__).parents[2] / "docs" / "extending.md"
 FILE = re.compile(r"^```(?:python|toml)\n# (?P<path>[\w./-]+)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -90,7 +90,7 @@ def test_a_package_that_cannot_be_imported_is_named(package: Path) -> None:
     (broken / "METADATA").write_text("Metadata-Version: 2.1\nName: broken-example\nVersion: 1.0\n")
     (broken / "entry_points.txt").write_text("[emat.methods]\nbroken = no_such_module:Method\n")
     invalidate_caches()
-    with pytest.raises(EmatError, match="broken-example"):
+    with raises_code("broken-plugin", "broken-example"):
         find_method("broken")
 
 

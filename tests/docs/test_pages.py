@@ -6,6 +6,7 @@ import shlex
 from functools import cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from typer.main import get_command
@@ -14,8 +15,9 @@ from emat.cli import VERBS, build_app
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*sorted((ROOT / "docs").rglob("*.md")), *sorted(ROOT.glob("*.md"))]
+NOTEBOOKS = [ROOT / "notebooks" / "README.md", *sorted((ROOT / "notebooks").glob("*.ipynb"))]
 FENCE = re.compile(r"^(?P<indent> *)```(?P<language>\w+)\n(?P<text>.*?)^ *```$", re.MULTILINE | re.DOTALL)
-LINK = re.compile(r"\]\((?P<target>[^)\s]+)\)")
+LINK = re.compile(r"\]\(([^)\s\\]+)\)")
 
 
 def name_of(path: Path) -> str:
@@ -66,12 +68,29 @@ def test_python_blocks_are_valid(page: Path) -> None:
         ast.parse(text)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_links_lead_to_files(page: Path) -> None:
-    for match in LINK.finditer(page.read_text(encoding="utf-8")):
-        target = match["target"].partition("#")[0]
-        if target and not re.match(r"[a-z]+:", target):
-            assert (page.parent / target).exists(), match["target"]
+@cache
+def anchors_of(page: Path) -> frozenset[str]:
+    """The anchors of a page's headings, as GitHub and the site make them."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    headings = [
+        re.sub(r"\]\(.*?\)|[^\w\s-]", "", line).strip() for line in re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    ]
+    return frozenset(re.sub(pattern, "-", each.lower()) for each in headings for pattern in (r"\s", r"[-\s]+"))
+
+
+@pytest.mark.parametrize("page", [*PAGES, *NOTEBOOKS], ids=name_of)
+def test_links_lead_to_files_and_headings(page: Path) -> None:
+    for target in LINK.findall(page.read_text(encoding="utf-8")):
+        address = urlsplit(target)
+        if address.scheme:
+            assert (address.scheme, bool(address.username)) == ("https", False), target
+            assert re.fullmatch(r"([a-z0-9-]+\.)+[a-z]{2,}", address.netloc), target
+            assert not target.endswith((".", ",", ";")), target
+            continue
+        file = (page.parent / address.path).resolve() if address.path else page
+        assert file.exists(), target
+        if address.fragment:
+            assert address.fragment in anchors_of(file), target
 
 
 def test_the_architecture_names_modules_that_exist() -> None:

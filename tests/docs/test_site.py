@@ -1,5 +1,6 @@
 """The documentation site builds without warnings, loads nothing from other servers, and shows up-to-date diagrams."""
 
+import ast
 import importlib.util
 import os
 import re
@@ -10,6 +11,9 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+import emat
+from tests.docs.test_pages import blocks
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -48,6 +52,21 @@ def test_every_page_is_built_and_names_what_it_documents(site: Path) -> None:
     assert {page.replace("README", "index") for page in pages} <= built
     assert "Segmenter" in (site / "reference" / "inference.html").read_text(encoding="utf-8")
     assert "emat predict" in (site / "reference" / "cli.html").read_text(encoding="utf-8")
+
+
+def test_the_reference_covers_what_is_public_and_what_the_pages_import() -> None:
+    pages = [*DOCS.rglob("*.md"), ROOT / "README.md"]
+    documented = {
+        name for path in pages for name in re.findall(r"^::: ([\w.]+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    }
+    wanted = {("emat", name) for name in emat.__all__ if name != "__version__"}
+    for text in (text for path in pages for text in blocks(path, "python")):
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.ImportFrom) and str(node.module).partition(".")[0] == "emat":
+                wanted |= {(str(node.module), alias.name) for alias in node.names}
+    for module, name in sorted(wanted):
+        thing = getattr(importlib.import_module(module), name)
+        assert {f"{thing.__module__}.{name}", thing.__module__, module} & documented, f"{module}.{name}"
 
 
 def test_nothing_is_loaded_from_other_servers(site: Path) -> None:

@@ -5,10 +5,12 @@ import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from emat.evaluation.one_pass import QueryWork
+import pytest
+
+from emat.evaluation.evaluator import QueryWork
 from emat.evaluation.results import read_results, results
 from emat.evaluation.run import Run, evaluate, load_evaluated
-from emat.reports.tables import read_lines
+from emat.reports.comparison import read_methods
 from emat.tasks.benchmark import Benchmark, open_benchmark
 from emat.tasks.sampling import TaskRequest
 from emat.tasks.task import Setting
@@ -28,7 +30,7 @@ def old_run(photos: Path) -> tuple[Run, Benchmark]:
 def test_old_results_are_read_and_belong_to_the_same_evaluation(photos: Path) -> None:
     old = read_results(OLD / "results.json")
     assert old["fingerprint"] == old_run(photos)[0].fingerprint
-    assert [line.label for line in read_lines([str(OLD / "results.json")])] == ["prototype"]
+    assert [method.label for method in read_methods([str(OLD / "results.json")])] == ["prototype"]
 
 
 def test_a_stopped_old_evaluation_is_resumed(photos: Path, tmp_path: Path) -> None:
@@ -52,5 +54,8 @@ def test_a_stopped_old_evaluation_is_resumed(photos: Path, tmp_path: Path) -> No
     new = json.loads(json.dumps(results(run, outcomes, options=old["options"], seconds=1.0)))
     assert new.keys() == old.keys()
     assert new["cells"] == old["cells"]
-    assert new["outcomes"] == old["outcomes"]
-    assert new["summaries"] == old["summaries"]
+    rounded = [[[*row[:-1], [round(score, 4) for score in row[-1]]] for row in rows] for rows in new["outcomes"]]
+    assert rounded == old["outcomes"]  # version 0.1 kept four decimals of scores, and six of their means
+    for one, other in zip(new["summaries"], old["summaries"], strict=True):
+        assert one["scores"] == pytest.approx(other["scores"], abs=1e-6)
+        assert {**one, "scores": None, "intervals": None} == {**other, "scores": None, "intervals": None}

@@ -15,18 +15,18 @@ from safetensors.torch import load_file
 
 from emat.cli import main
 from emat.distributed import Processes, find_processes
-from emat.errors import EmatError
-from emat.evaluation.one_pass import QueryWork, plan
+from emat.evaluation.evaluator import FittedOptions, QueryWork, plan
 from emat.evaluation.results import read_results
 from emat.evaluation.run import EvaluatedMethod, Outcomes, Run, evaluate, load_evaluated, remove_journals, seconds_spent
 from emat.methods.base import Thresholds
-from emat.refine.mobilesam import weights_file
 from emat.tasks.benchmark import Benchmark, open_benchmark
 from emat.tasks.sampling import TaskRequest
 from emat.tasks.task import Setting, read_task_file, write_task_file
 from emat.tensor_files import digest
+from emat.weights import MOBILESAM
 from tests.evaluation.conftest import make_photos
 from tests.inference.colour_method import ColourMethod
+from tests.raises import raises_code
 
 
 class Stopped(Exception):
@@ -98,7 +98,7 @@ def test_several_processes_together_answer_every_task(run: Run, benchmark: Bench
 
 
 def test_a_missing_journal_of_another_process_is_an_error(run: Run, benchmark: Benchmark, tmp_path: Path) -> None:
-    with pytest.raises(EmatError, match="must share"):
+    with raises_code("tasks-missing"):
         answered(run, benchmark, tmp_path / "half.json.journal", processes=Processes(0, 2))
 
 
@@ -107,13 +107,13 @@ def test_a_journal_of_other_tasks_is_refused(run: Run, benchmark: Benchmark, tmp
     answered(run, benchmark, journal)
     other = Run(run.configurations, run.methods, Thresholds(presence=0.5, mask=0.6))
     assert other.fingerprint != run.fingerprint
-    with pytest.raises(EmatError, match="another run"):
+    with raises_code("other-run"):
         answered(other, benchmark, journal)
 
 
 def test_answers_by_other_rules_are_another_run(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     before = run.fingerprint
-    monkeypatch.setattr(type(run.methods[run.configurations[0].fold].method), "rules", 7)
+    monkeypatch.setattr(type(run.methods[run.configurations[0].fold].method), "decision_version", 7)
     assert run.fingerprint != before
 
 
@@ -145,12 +145,12 @@ def test_heads_that_encode_alike_encode_each_photo_once(benchmark: Benchmark, tm
 
 
 def test_nothing_to_evaluate_is_an_error(evaluated: EvaluatedMethod) -> None:
-    with pytest.raises(EmatError, match="nothing to evaluate"):
+    with raises_code("nothing-evaluated"):
         Run((), {0: evaluated})
 
 
 def test_at_least_one_device_is_needed() -> None:
-    with pytest.raises(EmatError, match="at least one device"):
+    with raises_code("bad-number"):
         find_processes(0)
 
 
@@ -186,6 +186,7 @@ def photos_of(work: QueryWork) -> set[str]:
     return {work.query, *(name for name, _ in work.pairs)}
 
 
+@pytest.mark.slow
 def test_an_error_of_another_process_names_the_process(tmp_path: Path) -> None:
     pytest.importorskip("lightning")
     data = make_photos(tmp_path / "data")
@@ -229,10 +230,9 @@ def test_runs_that_refine_with_and_without_weights_are_not_mixed(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EMAT_HOME", str(tmp_path))
-    refined = [replace(run, refine="auto") for _ in range(2)]
-    assert refined[0].refiner != run.refiner
-    without = refined[0].fingerprint
-    weights_file().parent.mkdir(parents=True)
-    weights_file().write_bytes(b"here now")
-    assert refined[0].fingerprint == without, "a run that has begun stays the run that it was"
-    assert len({run.fingerprint, without, refined[1].fingerprint, replace(run, refine="mobilesam").fingerprint}) == 4
+    refined = replace(run, as_fitted=FittedOptions(learn=False))
+    without = refined.fingerprint
+    MOBILESAM.path.parent.mkdir(parents=True)
+    MOBILESAM.path.write_bytes(b"here now")
+    always = replace(run, as_fitted=FittedOptions(learn=False, refine="mobilesam"))
+    assert len({run.fingerprint, without, refined.fingerprint, always.fingerprint}) == 4

@@ -6,9 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from emat.errors import EmatError
-from emat.evaluation.metrics import ClassScore, ScoreCounts, Scores, compute, count_outcome, judge_task, merge
-from emat.evaluation.one_pass import OnePass, SharedTask, plan
+from emat.evaluation.evaluator import Evaluator, SharedTask, plan
+from emat.evaluation.metrics import ScoreCounts, Scores, compute, count_outcome, judge_task
 from emat.evaluation.run import load_evaluated
 from emat.evaluation.thresholds import CANDIDATES, Sweep, middle_of_best, sweep, without_test
 from emat.features import FeatureCache
@@ -19,6 +18,7 @@ from emat.methods.registry import build_method
 from emat.tasks.benchmark import Benchmark, open_benchmark
 from emat.tasks.sampling import TaskRequest
 from emat.tasks.task import Configuration
+from tests.raises import raises_code
 
 PLENTY = 2**30
 CLASSES = (1, 2, 3, 4)
@@ -56,9 +56,9 @@ def test_every_candidate_scores_like_an_evaluation_with_it(
     assert benchmark.dataset is not None
     assert tuple(found.alike) == CANDIDATES
     cache = FeatureCache(method, memory_bytes=PLENTY)
-    answering = OnePass(method, benchmark.dataset, cache, thresholds=Thresholds(threshold, threshold))
+    answering = Evaluator(method, benchmark.dataset, cache, thresholds=Thresholds(threshold, threshold))
     outcomes = [outcome for work in plan(dict(enumerate(configurations))) for _, outcome in answering.answer(work)]
-    expected = compute(merge((count_outcome(each, CLASSES) for each in outcomes), CLASSES))
+    expected = compute(ScoreCounts.of(outcomes, CLASSES))
     assert _same(found.alike[threshold], expected)
 
 
@@ -68,8 +68,8 @@ def test_every_pair_of_thresholds_scores_like_masks_of_the_likely_classes_alone(
 ) -> None:
     dataset = benchmark.dataset
     assert dataset is not None
-    answering = OnePass(method, dataset, FeatureCache(method, memory_bytes=PLENTY))
-    total = merge([], CLASSES)
+    answering = Evaluator(method, dataset, FeatureCache(method, memory_bytes=PLENTY))
+    total = ScoreCounts.none(CLASSES)
     for work in plan(dict(enumerate(configurations))):
         mask = dataset.mask(work.query)
 
@@ -81,9 +81,9 @@ def test_every_pair_of_thresholds_scores_like_masks_of_the_likely_classes_alone(
             present = None if decision.scores is None else likely
             # `mask` is used up before the next query.
             counts = count_outcome(judge_task(task.ways, present, label_map, mask), CLASSES)  # noqa: B023
-            return sum((counts for _ in task.indices), start=merge([], CLASSES))
+            return sum((counts for _ in task.indices), start=ScoreCounts.none(CLASSES))
 
-        total = merge([total, *answering.decisions(work, (mask.shape[0], mask.shape[1]), judge)], CLASSES)
+        total = sum(answering.decisions(work, (mask.shape[0], mask.shape[1]), judge), start=total)
     assert _same(found.gated[read], compute(total))
 
 
@@ -105,42 +105,41 @@ def test_of_equal_candidates_the_middle_of_the_longest_run_is_taken() -> None:
 
 
 def _scores(accuracy: float, miou: float) -> Scores:
-    return Scores(1, accuracy, miou, 0.0, (ClassScore(1, 0, 0, 0.0),), 0.0, 0.0)
+    return Scores(accuracy, miou, 0.0, 0.0, 0.0)
 
 
 def _same(one: Scores, other: Scores) -> bool:
     """NaN counts as equal."""
-    ours, theirs = ([each.accuracy, each.miou, each.false_mask_rate, each.false_area] for each in (one, other))
-    return np.array_equal(ours, theirs, equal_nan=True) and one.classes == other.classes and one.tasks == other.tasks
+    return np.array_equal(one, other, equal_nan=True)
 
 
 def test_what_was_kept_from_a_head_is_left_out_by_name(benchmark: Benchmark) -> None:
-    remaining = without_test(benchmark, KEPT_APART)
-    assert [each.class_ids for each in remaining.benchmark.fold_lists] == [(1,), (4,)]
-    assert {class_id for each in remaining.benchmark.fold_lists for _, class_id in each.entries} == {1, 4}
-    assert remaining.left_out == "bar, blob"
+    remaining, left_out = without_test(benchmark, KEPT_APART)
+    assert [each.class_ids for each in remaining.fold_lists] == [(1,), (4,)]
+    assert {class_id for each in remaining.fold_lists for _, class_id in each.entries} == {1, 4}
+    assert left_out == "bar, blob"
 
 
 def test_a_head_that_nothing_was_kept_from_leaves_nothing_out(benchmark: Benchmark) -> None:
-    assert without_test(benchmark, Training(classes=frozenset({"cat"}))).benchmark is benchmark
-    assert without_test(benchmark, Training()).left_out is None
+    assert without_test(benchmark, Training(classes=frozenset({"cat"})))[0] is benchmark
+    assert without_test(benchmark, Training())[1] is None
 
 
 @pytest.mark.parametrize(("training", "fold"), [(Training(1, True), None), (Training(), 1), (KEPT_APART, 1)])
 def test_a_fold_that_is_named_is_left_out(benchmark: Benchmark, training: Training, fold: int | None) -> None:
-    remaining = without_test(benchmark, training, fold)
-    assert [each.fold for each in remaining.benchmark.fold_lists] == [0]
-    assert remaining.left_out == "fold 1"
+    remaining, left_out = without_test(benchmark, training, fold)
+    assert [each.fold for each in remaining.fold_lists] == [0]
+    assert left_out == "fold 1"
 
 
 @pytest.mark.parametrize(("training", "fold"), [(Training(), 9), (Training(9, True), None)])
 def test_a_fold_that_is_not_there_cannot_be_left_out(
     benchmark: Benchmark, training: Training, fold: int | None
 ) -> None:
-    with pytest.raises(EmatError, match="there is no fold 9; the folds are 0, 1"):
+    with raises_code("unknown-fold", "0, 1"):
         without_test(benchmark, training, fold)
 
 
 def test_a_head_that_knows_none_of_the_classes_asks_which_fold_to_leave_out(benchmark: Benchmark) -> None:
-    with pytest.raises(EmatError, match=r"not trained on any class of .* with --fold"):
+    with raises_code("too-few-folds", "shapes"):
         without_test(benchmark, Training(0, True, frozenset({"cat"})))

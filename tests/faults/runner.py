@@ -20,14 +20,16 @@ from typing import Any
 import emat.cli.convert
 import emat.cli.eval
 import emat.cli.fit
+import emat.cli.measure
 import emat.cli.predict
+import emat.cli.show
 import emat.cli.train
 import emat.cli.weights
 import emat.inference.segmenter  # noqa: F401
 from emat.backbone.registry import BACKBONES
 from emat.backbone.vit import ViT
 from emat.cli import main
-from emat.methods import published
+from emat.methods import trained_head
 
 
 def take_weights_from(server: str) -> None:
@@ -36,8 +38,9 @@ def take_weights_from(server: str) -> None:
     BACKBONES["dinov2-s"] = replace(
         BACKBONES["dinov2-s"], make=make, width=8, image_size=56, urls=(f"{server}/backbone.safetensors",)
     )
-    published.HOST = server
+    trained_head.HOST = server
     os.environ["no_proxy"] = "127.0.0.1"
+    os.environ.pop("EMAT_OFFLINE", None)
 
 
 def child(asked: dict[str, Any], out: int, err: int) -> None:

@@ -2,36 +2,45 @@
 
 import csv
 import io
+import itertools
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save
+from PIL import Image
+from safetensors.torch import load, load_file, save
 
 from emat.backbone.vit import ViT
-from emat.files import UNFINISHED
 from emat.model import build
+from emat.outputs import RECORD, UNFINISHED
 from tests.faults.conftest import Commands
 from tests.file_server import Server
 from tests.test_archives import write_archive
 
 KILLS = 2  # of each command
 EVALUATION = ("eval", "--method", "prototype", "--size", 64, "--device", "cpu", "--folds", 2, "--tasks", 6)
+TRAINING = (
+    "--size", 64, "--support-grid", 4, "--batch", 2, "--tasks-per-epoch", 4, "--val-tasks", 0, "--device", "cpu"
+)  # fmt: skip
 FORMATS = "png,coco,labelme,yolo,csv"
 Arguments = Callable[[Path], list[object]]
 
 
 def files_in(folder: Path) -> dict[str, bytes]:
+    """The files of a folder, but for the record of what emat wrote, which a killed run leaves with further lines."""
     if folder.is_file():
         return {folder.name: folder.read_bytes()}
-    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != RECORD]
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
 
 @pytest.fixture
@@ -72,6 +81,147 @@ def test_a_killed_run_ends_as_if_it_had_not_been_killed(
     assert not [name for name in found if UNFINISHED in name]
 
 
+CHANGING = ("predict", "convert", "fit", "measure", "eval", "train", "show", "tasks")
+
+
+class Changing:
+    """Runs that are killed, each time with other photos, masks, options or another fitted file than before."""
+
+    def __init__(self, commands: Commands, head: Path, album: Path, folder: Path, seed: int) -> None:
+        self._commands, self._head, self._folder = commands, head, folder
+        self._chance = random.Random(seed)
+        self._album = folder / "album"
+        shutil.copytree(album, self._album)
+        self._fitted = folder / "pets.emat"
+        self._fit(2)
+        self.kills = 0
+
+    def run(self, verb: str, kills: int) -> None:
+        """Kill a command so often, then let it end, and compare with a run that was never killed."""
+        out, options = self._folder / f"killed-{verb}-{self.kills}", self._options(verb)
+        whole = self._commands.run(*self._words(verb, self._folder / f"timed-{verb}-{self.kills}", options))
+        assert whole.code == 0, whole.err
+        for _ in range(kills):
+            after = self._chance.uniform(0.1, 1.1) * whole.seconds
+            self._commands.run(*self._words(verb, out, options), kill_after=after)
+            self.kills += 1
+            if self._chance.random() < 0.7:
+                options = self._change(verb, options)
+        ended = self._commands.run(*self._words(verb, out, options))
+        if verb == "eval" and ended.code == 2:  # it does not mix outcomes, and says so
+            assert "another run" in ended.err, ended.err
+            shutil.rmtree(out)
+            ended = self._commands.run(*self._words(verb, out, options))
+        assert ended.code == 0, ended.err
+        assert "Traceback" not in ended.err
+        afresh = self._folder / f"afresh-{verb}-{self.kills}"
+        assert self._commands.run(*self._words(verb, afresh, options)).code == 0
+        self._compare(verb, files_in(out), files_in(afresh))
+
+    def _compare(self, verb: str, found: dict[str, bytes], expected: dict[str, bytes]) -> None:
+        assert not [name for name in found if UNFINISHED in name]
+        missing = {name for name in expected if name not in found and not name.startswith("tensorboard/")}
+        assert missing == set()
+        if verb == "train":  # photos may have changed on the way, which is said; what there is is whole
+            assert all(load(content) for name, content in found.items() if name.endswith(".safetensors"))
+            return
+        for name, content in expected.items():
+            if name.endswith(".csv"):  # a run that goes on has its photos in another order
+                assert sorted(found[name].splitlines()) == sorted(content.splitlines()), name
+            elif name == "annotations.json":
+                assert _by_photo(found[name]) == _by_photo(content)
+            elif name == "results.json":
+                assert json.loads(found[name])["cells"] == json.loads(content)["cells"]
+            else:
+                assert found[name] == content, name
+
+    def _words(self, verb: str, out: Path, options: list[object]) -> list[object]:
+        photos = self._album / "images"
+        if verb == "train":
+            resumed = ["--resume"] if (out / "state.pt").is_file() else []
+            return ["train", "--data", self._album, *TRAINING, *options, "--out", out, *resumed]
+        return {
+            "predict": ["predict", self._fitted, photos, "-o", out],
+            "convert": ["convert", self._album, "-o", out],
+            "measure": ["measure", "--masks", self._album / "masks", photos, "-o", out, "--no-report"],
+            "eval": [*EVALUATION, "--data", self._album, "-o", out / "results.json"],
+            "show": ["show", self._fitted, "--html", out / "page.html"],
+            "tasks": ["tasks", "freeze", "--data", self._album, "--folds", 2, "-o", out / "tasks.jsonl"],
+            "fit": ["fit", self._album, "-o", out / "pets.emat", "--model", self._head, "--no-learn"],
+        }[verb] + options
+
+    def _options(self, verb: str) -> list[object]:
+        chance = self._chance
+        if verb == "predict":
+            level = chance.choice(("0.2", "0.5"))
+            return ["--format", "png,coco", "--threshold-mask", level, "--threshold-presence", 0, "--refine", "none"]
+        if verb == "convert":
+            return ["--to", "coco,png", *(["--copy-photos"] if chance.random() < 0.5 else [])]
+        if verb == "measure":
+            formats = chance.choice(("csv,geojson", "csv,coco"))
+            return ["--format", formats, *chance.choice(([], ["--min-area", "200px"], ["--region", "part=otsu"]))]
+        if verb == "train":
+            return ["--max-tasks", chance.choice((12, 16))]
+        if verb == "show":
+            return []
+        return ["--shot" if verb in ("eval", "tasks") else "--shots", chance.choice((1, 2))]
+
+    def _change(self, verb: str, options: list[object]) -> list[object]:
+        what = self._chance.choice(("photos", "masks", "options", "fitted"))
+        if what == "options" and verb != "train":  # with fewer tasks, a training is not continued
+            return self._options(verb)
+        if what == "fitted":
+            self._fit(self._chance.randint(1, 3))
+            return options
+        for path in self._chance.sample(sorted((self._album / "images").iterdir()), 3):
+            if what == "photos":
+                turned = np.asarray(Image.open(path))[::-1]
+                Image.fromarray(np.ascontiguousarray(turned)).save(path)
+            else:
+                mask = self._album / "masks" / path.name
+                Image.fromarray(np.roll(np.asarray(Image.open(mask)), 1, axis=1)).save(mask)
+        return options
+
+    def _fit(self, shots: int) -> None:
+        words = ("fit", self._album, "-o", self._fitted, "--model", self._head, "--no-learn", "--shots", shots)
+        ended = self._commands.run(*words)
+        assert ended.code == 0, ended.err
+
+
+def _by_photo(content: bytes) -> dict[str, list[str]]:
+    """What a COCO file says of each photo, without the numbers, which depend on the order of the photos."""
+    read = json.loads(content)
+    names = {photo["id"]: photo["file_name"] for photo in read["images"]}
+    found: dict[str, list[str]] = {name: [] for name in names.values()}
+    for drawn in read["annotations"]:
+        found[names[drawn["image_id"]]].append(json.dumps({**drawn, "id": 0, "image_id": 0}))
+    return found
+
+
+@pytest.mark.parametrize(("verb", "seed"), [("predict", 1), ("predict", 2), ("convert", 3), ("fit", 5), ("measure", 6)])
+def test_what_a_killed_run_left_of_other_photos_masks_or_options_is_not_continued(
+    commands: Commands, head: Path, album: Path, tmp_path: Path, verb: str, seed: int
+) -> None:
+    Changing(commands, head, album, tmp_path, seed).run(verb, kills=2)
+
+
+@pytest.mark.slow
+def test_many_kills_with_changes_between_them(
+    commands: Commands, head: Path, album: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """The campaign: `pytest tests/faults -m slow -s --kills 200`, or a part of it with --kills-from SEED."""
+    asked, kills = int(request.config.getoption("--kills")), 0
+    for seed in itertools.count(int(request.config.getoption("--kills-from"))):
+        changing = Changing(commands, head, album, tmp_path / str(seed), seed)
+        for verb in CHANGING:
+            changing.run(verb, kills=random.Random(f"{seed} {verb}").randint(1, 4))
+        shutil.rmtree(tmp_path / str(seed))
+        kills += changing.kills
+        print(f"seed {seed}: {kills} kills", flush=True)
+        if kills >= asked:
+            break
+
+
 def test_a_killed_evaluation_goes_on_and_has_the_same_results(
     commands: Commands, verbs: dict[str, Arguments], tmp_path: Path
 ) -> None:
@@ -80,14 +230,13 @@ def test_a_killed_evaluation_goes_on_and_has_the_same_results(
     commands.run(*verbs["eval"](tmp_path / "killed"), kill_after=0.6 * whole.seconds)
     ended = commands.run(*verbs["eval"](tmp_path / "killed"))
     assert ended.code == 0, ended.err
-    assert [path.name for path in (tmp_path / "killed").iterdir()] == ["results.json"]
+    assert sorted(files_in(tmp_path / "killed")) == ["results.json"]
     contents = [json.loads((tmp_path / name / "results.json").read_text()) for name in ("whole", "killed")]
     assert contents[0]["cells"] == contents[1]["cells"]
 
 
 def test_a_killed_training_resumes_and_has_the_same_weights(commands: Commands, album: Path, tmp_path: Path) -> None:
-    run = ("train", "--data", album, "--size", 64, "--support-grid", 4, "--batch", 2, "--tasks-per-epoch", 4)
-    options = (*run, "--max-tasks", 12, "--val-tasks", 0, "--device", "cpu", "--out")
+    options = ("train", "--data", album, *TRAINING, "--max-tasks", 12, "--out")
     whole = commands.run(*options, tmp_path / "whole")
     assert whole.code == 0, whole.err
     chance, killed = random.Random("train"), tmp_path / "killed"
@@ -154,7 +303,7 @@ def test_a_killed_download_of_weights_leaves_nothing_behind_when_it_is_run_again
     assert not list(killed.rglob(f"{UNFINISHED}*"))
     # Killed after the weights were stored and before the download was removed:
     folder = next(path for path in killed.rglob("*.safetensors") if name in path.name).parent
-    left = f"{name}.archive-0" if name == "emat-coco" else f"{name}.{server.url.split('/')[2]}.backbone.safetensors"
+    left = f"{name}.{server.url.split('/')[2]}.{'download' if name == 'emat-coco' else 'backbone.safetensors'}"
     for suffix in ("", ".part", ".part.etag"):
         (folder / f"{left}{suffix}").write_bytes(b"x")
     assert commands.run(*words, home=killed, server=address).code == 0

@@ -1,5 +1,8 @@
 """Traced regions are exactly the mask, and hang together as they should."""
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -7,13 +10,15 @@ from hypothesis import strategies as st
 from PIL import Image, ImageDraw
 from pycocotools import mask as coco
 
-from emat.formats.regions import Region, outline, signed_area, simplify, trace_classes, trace_regions
-from emat.formats.run_lengths import counts_of_region, mask_of_counts
+from emat.formats.coco import read_coco
+from emat.formats.regions import Region, outline, signed_area, simplify, trace_objects, trace_regions
+from emat.formats.run_lengths import counts_of_regions, mask_of_counts
+from emat.formats.writing import WriteOptions, open_writer
 from tests.formats.label_maps import MASKS, rich_label_map
 
 
 def flooded(mask: np.ndarray) -> list[set[tuple[int, int]]]:
-    """The 4-connected regions, found pixel by pixel."""
+    """The 8-connected regions, found pixel by pixel."""
     rest = {(int(y), int(x)) for y, x in zip(*np.nonzero(mask), strict=True)}
     regions = []
     while rest:
@@ -23,7 +28,7 @@ def flooded(mask: np.ndarray) -> list[set[tuple[int, int]]]:
             if (y, x) in rest:
                 rest.remove((y, x))
                 region.add((y, x))
-                border += [(y + 1, x), (y - 1, x), (y, x + 1), (y, x - 1)]
+                border += [(y + dy, x + dx) for dy in (-1, 0, 1) for dx in (-1, 0, 1)]
         regions.append(region)
     return regions
 
@@ -35,7 +40,7 @@ def test_regions_are_those_that_flooding_finds_in_the_same_order(mask: np.ndarra
     regions = trace_regions(mask)
     assert len(regions) == len(expected)
     for region, pixels in zip(regions, expected, strict=True):
-        drawn = mask_of_counts(counts_of_region(region, mask.shape), mask.shape)
+        drawn = mask_of_counts(counts_of_regions([region], mask.shape), mask.shape)
         assert {(int(y), int(x)) for y, x in zip(*np.nonzero(drawn), strict=True)} == pixels
         assert region.area == len(pixels)
         rows, columns = [y for y, _ in pixels], [x for _, x in pixels]
@@ -55,8 +60,8 @@ def test_rings_run_along_pixels_outer_ones_clockwise_and_holes_the_other_way(mas
 
 
 def test_classes_are_traced_one_after_another_without_background_and_void() -> None:
-    found = [(index, region.area, len(region.holes)) for index, region in trace_classes(rich_label_map())]
-    assert found == [(1, 12 * 14 - 8 * 8, 1), (1, 4, 0), (2, 40, 0), (3, 24, 1)]
+    found = [(index, region.area, len(region.holes)) for index, (region,) in trace_objects(rich_label_map())]
+    assert found == [(1, 12 * 14 - 8 * 8 + 4, 1), (2, 40, 0), (3, 24, 1)]
 
 
 def test_nothing_has_no_regions() -> None:
@@ -77,7 +82,7 @@ def filled(corners: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def pixels(region: Region, shape: tuple[int, ...]) -> np.ndarray:
-    return mask_of_counts(counts_of_region(region, (shape[0], shape[1])), (shape[0], shape[1]))
+    return mask_of_counts(counts_of_regions([region], (shape[0], shape[1])), (shape[0], shape[1]))
 
 
 @given(MASKS)
@@ -150,3 +155,27 @@ def test_cuts_from_one_edge_are_taken_in_the_order_they_are_met() -> None:
     corners = outline(region)
     length = np.abs(np.roll(corners, -1, axis=0) - corners).sum()
     assert length == 4 * 9 + 2 * 4 + 2 * 2 * 2  # the border, two holes, and two cuts there and back
+
+
+@pytest.mark.parametrize("shapes", ["masks", "polygons"])
+def test_coco_has_one_object_for_each_number_of_the_table(tmp_path: Path, shapes: str) -> None:
+    label_map = np.zeros((20, 30), np.uint8)
+    label_map[2:6, 2:6] = label_map[6, 6] = label_map[7:9, 7:9] = 1  # parts that touch at corners
+    label_map[12:18, 2:12] = 1
+    objects = np.zeros(label_map.shape, np.int32)
+    objects[:10][label_map[:10] > 0] = 1
+    objects[12:18, 2:7], objects[12:18, 7:12] = 2, 3
+    objects[17, 11] = 2  # a piece apart from the rest of its object
+    for numbers, count in ((objects, 3), (None, 2)):
+        out = tmp_path / f"{shapes}{count}"
+        with open_writer("coco", out, ["cat"], options=WriteOptions(shapes, 0)) as writer:
+            writer.write("a.jpg", label_map, objects=numbers)
+        content = json.loads((out / "annotations.json").read_text())["annotations"]
+        assert len(content) == count
+        read = read_coco(out / "annotations.json")
+        assert np.array_equal(read.drawings["a.jpg"].label_map(["cat"]), label_map)
+        for number, drawn in enumerate(content if numbers is not None else (), start=1):
+            mask = objects == number
+            rows, columns = np.flatnonzero(mask.any(1)), np.flatnonzero(mask.any(0))
+            assert drawn["area"] == mask.sum()
+            assert drawn["bbox"] == [columns[0], rows[0], np.ptp(columns) + 1, np.ptp(rows) + 1]

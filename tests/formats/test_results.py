@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from emat.errors import EmatError
-from emat.files import UNFINISHED, WriteError
 from emat.formats.results import JOURNAL, ResultTable
 from emat.formats.writing import open_writer, read_formats
+from emat.outputs import UNFINISHED, WriteError
 from tests.formats.label_maps import CLASSES, rich_label_map
+from tests.raises import raises_code
 
 PHOTO = np.full((20, 30, 3), 90, np.uint8)
 SEVERAL = ("png", "coco", "labelme", "yolo", "overlay")
@@ -42,15 +42,15 @@ def test_formats_that_are_written_together_are_as_if_written_alone(tmp_path: Pat
 
 def test_formats_are_checked() -> None:
     assert read_formats("png,csv", ["csv"]) == ("png", "csv")
-    with pytest.raises(EmatError, match="there is no format 'gif'; the formats are png"):
+    with raises_code("unknown-choice", "'gif'", "png"):
         read_formats("png,gif")
-    with pytest.raises(EmatError, match="has a format twice"):
+    with raises_code("given-twice"):
         read_formats("png,png")
 
 
 def test_a_photo_cannot_take_the_name_of_a_file_for_all(tmp_path: Path) -> None:
     writer = open_writer("labelme,coco", tmp_path, CLASSES)
-    with pytest.raises(EmatError, match=r"would be annotations\.json, which is for all photos; rename the photo"):
+    with raises_code("same-output-name", "annotations.json"):
         writer.write("annotations.jpg", rich_label_map())
 
 
@@ -86,7 +86,7 @@ def test_rows_survive_kills_and_a_second_writer_says_who_is_at_work(tmp_path: Pa
             assert other.stdout is not None
             while other.stdout.readline().strip() != str(stop):
                 assert other.poll() is None
-            with pytest.raises(EmatError, match=f"is being written by process {other.pid} on .* choose another folder"):
+            with raises_code("output-in-use", str(other.pid)):
                 open_writer("png", tmp_path, ["cat"])
             other.communicate("go\n")
         assert other.returncode == 9
@@ -121,7 +121,7 @@ def test_what_killed_runs_left_unfinished_is_removed(tmp_path: Path) -> None:
     program = f"""
 import os, sys
 from pathlib import Path
-from emat.files import whole_file
+from emat.outputs import whole_file
 with whole_file(Path({str(tmp_path)!r}) / "a.txt") as unfinished:
     unfinished.write_text("half")
     os._exit(9)
@@ -130,7 +130,7 @@ with whole_file(Path({str(tmp_path)!r}) / "a.txt") as unfinished:
     assert [path.name.startswith(UNFINISHED) for path in tmp_path.iterdir()] == [True]
     foreign = tmp_path / f"{UNFINISHED}elsewhere-1-1"
     foreign.touch()  # of another machine, whose processes are not seen here
-    whole = "from pathlib import Path; from emat.files import write_text; write_text(Path({!r}), '')"
+    whole = "from pathlib import Path; from emat.outputs import write_text; write_text(Path({!r}), '')"
     subprocess.run([sys.executable, "-c", whole.format(str(tmp_path / "b.txt"))], check=True)
     assert sorted(path.name for path in tmp_path.iterdir()) == [foreign.name, "b.txt"]
 
@@ -140,7 +140,7 @@ def test_a_full_disk_is_one_sentence_and_keeps_what_was_written(tmp_path: Path) 
 import resource, sys
 from pathlib import Path
 import numpy as np
-from emat.files import WriteError
+from emat.outputs import WriteError
 from emat.formats.writing import open_writer
 resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
 try:
@@ -159,10 +159,10 @@ except WriteError as error:
 
 def test_a_name_that_is_too_long_or_not_utf8_concerns_its_photo_alone(tmp_path: Path) -> None:
     with open_writer("png", tmp_path, CLASSES) as writer:
-        with pytest.raises(EmatError, match="is too long for a file; shorten it") as caught:
+        with raises_code("bad-file-name") as caught:
             writer.write("x" * 300 + ".jpg", rich_label_map())
         assert not isinstance(caught.value, WriteError)
-        with pytest.raises(EmatError, match=r"b'caf\\xe9.jpg' is not UTF-8"):
+        with raises_code("bad-file-name", "b'caf\\xe9.jpg'"):
             writer.write(os.fsdecode(b"caf\xe9.jpg"), rich_label_map())
         writer.write("a.jpg", rich_label_map())
     assert (tmp_path / "masks" / "a.png").is_file()
@@ -180,3 +180,10 @@ def test_a_damaged_line_of_a_journal_costs_one_photo(tmp_path: Path) -> None:
         writer.write("a.jpg", rich_label_map())
     content = json.loads((tmp_path / "annotations.json").read_text())
     assert [photo["file_name"] for photo in content["images"]] == ["b.jpg", "a.jpg"]
+
+
+def test_no_cell_of_a_table_is_a_formula(tmp_path: Path) -> None:
+    table = ResultTable(tmp_path / "t.csv", ["photo", "=cmd(): present"], "t")
+    with open_writer([], tmp_path, ["=cmd()"], tables=[table]) as writer:
+        writer.write("+a.png", np.zeros((2, 2), np.uint8), rows={"t": [["+a.png", "-0.5"]]})
+    assert (tmp_path / "t.csv").read_text().splitlines() == ["photo,'=cmd(): present", "'+a.png,-0.5"]

@@ -9,11 +9,15 @@ import json
 import math
 import os
 import random
+import struct
 import zipfile
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
+from xml.sax.saxutils import quoteattr
 
 import numpy as np
 from PIL import Image
@@ -21,8 +25,9 @@ from PIL import Image
 from emat.datasets.layouts import open_dataset
 from emat.formats.coco import read_coco
 from emat.formats.labelme import read_labelme
+from emat.formats.run_lengths import pack
 from emat.formats.yolo import read_yolo, read_yolo_names
-from emat.images import read_mask, read_object, read_photo
+from emat.images import ORIENTATION_TAG, photo_size, read_mask, read_object, read_photo
 
 Kind = Callable[[random.Random, Path], bytes]
 HOSTILE: list[Any] = [
@@ -30,6 +35,7 @@ HOSTILE: list[Any] = [
     "cat", "x" * 300, "../../x.jpg", "/etc/passwd", "a\0b", "\udce9", "ü", [], {}, [[]], [1, 2, 3], [[1, 2], [3, 4]],
     {"a": {"b": []}}, [[[[[[]]]]]], ["0", "1"],
 ]  # fmt: skip
+FORMATS = ("PNG", "JPEG", "TIFF", "GIF", "BMP", "WEBP", "EPS", "HEIF")
 MODES = ("L", "RGB", "RGBA", "P", "1", "LA", "I;16", "F", "CMYK")
 
 
@@ -78,12 +84,18 @@ def an_image(chance: random.Random) -> bytes:
         0, chance.choice((2, 4, 256)), (size[1], size[0], 3)
     )
     buffer = io.BytesIO()
-    mode, file_format = chance.choice(MODES), chance.choice(("PNG", "JPEG", "TIFF", "GIF", "BMP", "WEBP"))
+    with suppress(ImportError):
+        import pillow_heif
+
+        pillow_heif.register_heif_opener()
+    mode, file_format = chance.choice(MODES), chance.choice(FORMATS)
     image = Image.fromarray((values * 60 % 256).astype(np.uint8))
+    exif = Image.Exif()
+    exif[ORIENTATION_TAG] = chance.choice((1, 3, 6, 8, 9, 65535))
     image = image.convert("L").convert(mode) if mode in ("I;16", "F") else image.convert(mode)
     try:
-        image.save(buffer, file_format)
-    except (OSError, ValueError, KeyError):  # a mode that the format does not have
+        image.save(buffer, file_format, **({"exif": exif} if file_format in ("JPEG", "PNG", "WEBP") else {}))
+    except (OSError, ValueError, KeyError):  # a mode that the format does not have, or a format without its package
         image.convert("RGB").save(buffer, "PNG")
     return buffer.getvalue()
 
@@ -93,22 +105,45 @@ def photos(chance: random.Random, folder: Path) -> bytes:
     content = damaged(an_image(chance), chance) if chance.random() < 0.9 else an_image(chance)
     for read in (read_photo, read_object, read_mask):
         quietly(partial(read, content))
+
+    def same_size() -> None:
+        assert photo_size(content) == read_photo(content).shape[:2]
+
+    quietly(same_size)
     return content
 
 
-def _polygon(chance: random.Random) -> list[float]:
-    return [chance.uniform(-5, 35) for _ in range(2 * chance.randint(3, 6))]
+def _polygon(chance: random.Random, size: tuple[int, int]) -> list[float]:
+    """An outline, which in a long photo reaches far beyond it."""
+    if size == (20, 30):
+        return [chance.uniform(-5, 35) for _ in range(2 * chance.randint(3, 6))]
+    reach = chance.choice((1, 4, 4.9, 1e-3))
+    return [chance.uniform(-0.8, 1) * reach * side for _ in range(chance.randint(3, 6)) for side in size[::-1]]
+
+
+def _runs(chance: random.Random) -> list[Any] | str:
+    """Run lengths, some of whose sums wrap around to the number of pixels."""
+    power = chance.choice((58, 59, 62, 63))
+    runs: list[Any] = [2**power] * 2 ** (64 - power) + [600]  # the sum is 600 modulo 2**64
+    if chance.random() < 0.3:
+        runs[chance.randrange(len(runs))] = chance.choice((-(2**power), 0.5, 599, 2**31, "1", None))
+    try:
+        return pack(runs) if chance.random() < 0.5 else runs
+    except (OverflowError, TypeError, ValueError):  # not a number of 64 bits
+        return runs
 
 
 def coco(chance: random.Random, folder: Path) -> bytes:
     """COCO instance files."""
+    size = (20, 30) if chance.random() < 0.98 else chance.choice(((1, 89_000_000), (8_000_000, 9), (3, 20_000_000)))
     content: Any = {
-        "images": [{"id": n, "file_name": f"{n}.jpg", "height": 20, "width": 30} for n in (1, 2)],
+        "images": [{"id": n, "file_name": f"{n}.jpg", "height": size[0], "width": size[1]} for n in (1, 2)],
         "categories": [{"id": 3, "name": "cat"}, {"id": 7, "name": "dog"}],
         "annotations": [
-            {"id": 1, "image_id": 1, "category_id": 3, "segmentation": [_polygon(chance)], "iscrowd": 0},
+            {"id": 1, "image_id": 1, "category_id": 3, "segmentation": [_polygon(chance, size)], "iscrowd": 0},
             {"id": 2, "image_id": 2, "category_id": 7, "segmentation": {"size": [20, 30], "counts": [5, 595]}},
             {"id": 3, "image_id": 2, "category_id": 7, "segmentation": {"size": [20, 30], "counts": "52ac"}},
+            {"id": 4, "image_id": 1, "category_id": 7, "segmentation": {"size": [20, 30], "counts": _runs(chance)}},
         ],
     }
     text = _json(content, chance)
@@ -131,7 +166,7 @@ def labelme(chance: random.Random, folder: Path) -> bytes:
         {"label": "cat", "shape_type": "polygon", "points": [[1, 1], [9, 1], [9, 9]]},
         {"label": "cat", "shape_type": "rectangle", "points": [[1, 1], [9, 9]]},
         {"label": "cat", "shape_type": "circle", "points": [[9, 9], [12, 9]]},
-        {"label": "dog", "shape_type": "mask", "points": [[2, 2], [4, 4]],
+        {"label": "dog", "shape_type": "mask", "points": chance.choice(([[2, 2], [4, 4]], [])),
          "mask": base64.b64encode(small.getvalue()).decode()},
         {"label": "dog", "shape_type": "line", "points": [[2, 2], [4, 4]]},
     ]  # fmt: skip
@@ -155,7 +190,11 @@ def yolo(chance: random.Random, folder: Path) -> bytes:
     ]
     line = f"{chance.choice((0, 1, -1, 10**30, 'cat'))} {' '.join(numbers)}\n".encode()
     names = f"names: {json.dumps(altered({'0': 'cat', '1': 'dog'}, chance))}\nnc: 2\n".encode("utf-8", "surrogatepass")
-    (folder / "a.txt").write_bytes(damaged(line, chance) if chance.random() < 0.3 else line)
+    (folder / "a.txt").unlink(missing_ok=True)
+    if chance.random() < 0.1:
+        os.mkfifo(folder / "a.txt")
+    else:
+        (folder / "a.txt").write_bytes(damaged(line, chance) if chance.random() < 0.3 else line)
     names = damaged(names, chance) if chance.random() < 0.5 else names
     (folder / "data.yaml").write_bytes(names)
     quietly(lambda: read_yolo(folder / "a.txt", "a", (20, 30), ["cat", "dog"]).label_map(["cat", "dog"]))
@@ -169,7 +208,7 @@ def archives(chance: random.Random, folder: Path) -> bytes:
     with zipfile.ZipFile(buffer, "w", chance.choice((zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED))) as archive:
         picture = io.BytesIO()
         Image.fromarray(np.eye(9, dtype=np.uint8)).save(picture, "PNG")
-        archive.writestr("classes.txt", "cat\n")
+        archive.writestr("classes.txt", "cat\n" if chance.random() < 0.95 else b"\n" * (32 << 20))
         for name in ("images/a.png", "masks/a.png", chance.choice(("../x.png", "masks/b.png", "masks/" + "x" * 300))):
             archive.writestr(name, picture.getvalue())
     content = damaged(buffer.getvalue(), chance)
@@ -226,13 +265,24 @@ def arguments(chance: random.Random, folder: Path) -> bytes:
         (folder / "set" / "classes.txt").write_text("cat\n")
         Image.fromarray(np.eye(9, dtype=np.uint8)).save(folder / "set" / "masks" / "a.png")
         os.mkfifo(folder / "pipe.png")
+        (folder / "link.png").symlink_to(folder / "set" / "masks" / "a.png")
     things = ["", "-", "--", "x" * 300, "a\0b", str(folder), str(folder / "set"), str(folder / "pipe.png"), "/dev/null",
               "1e9", "-1", "nan", "png,coco", "gif", "--json", "--to", "--format", "--tiles", "100000", "--out",
               str(folder / "out"), "/proc/x", "--shapes", "polygons", "--tolerance", "inf",
-              "caf\udce9.jpg"]  # fmt: skip
+              "caf\udce9.jpg", "~nobody-of-this-name/a", "1" * 5000, "--overwrite", "--threads", "--table",
+              str(folder / "set" / "masks" / "a.png"), "--copy-photos", "--mask",
+              "cat=" + "x" * 5000 + ":1", "--masks", "--html", "--region", "cat=otsu", "--within", "cat=cat",
+              "--accept", "cat.area == 0", "cat.count <= " + "9" * 5000, " " * 3000, "--scale", "cat=1e9mm", "cat=2mm",
+              "--pixel-size", "0.3um", "9" * 400 + "m", "--channels", "--project", "max", "--min-area", "3px",
+              "--properties", "all", "csv,zarr,labels,rois,geojson", "--mask-values", "objects", "--touching",
+              "--pages", "all", "--stretch", "1,2", str(folder / "set" / "classes.txt"), "--names", "--figures",
+              str(folder / "link.png"), str(folder / "SET")]  # fmt: skip
+    before = {path: path.read_bytes() for path in (folder / "set").rglob("*") if path.is_file()}
     verb = chance.choice(
-        (["convert"], ["data", "check"], ["predict"], ["convert", str(folder / "set"), "--to", "coco"])
-    )
+        (["convert"], ["data", "check"], ["predict"], ["convert", str(folder / "set"), "--to", "coco"], ["fit"],
+         ["measure"], ["measure", "--masks", str(folder / "set" / "masks"), str(folder / "set" / "masks"), "-o"],
+         ["show"], ["report"], ["export"], ["tune"], ["tasks", "freeze", "--out"], ["eval", "--method", "prototype"])
+    )  # fmt: skip
     line = [*verb, *(chance.choice(things) for _ in range(chance.randint(0, 5)))]
     code: object = 0
     try:
@@ -241,7 +291,297 @@ def arguments(chance: random.Random, folder: Path) -> bytes:
         code = ended.code
     if code not in (None, 0, 1, 2, 3):  # 1 is how `data check` says that it found faults
         raise AssertionError(f"{line} ended with {code}")
+    if "--overwrite" not in line and any(path.read_bytes() != content for path, content in before.items()):
+        raise AssertionError(f"{line} has overwritten its input")
     return json.dumps(line).encode()
+
+
+def fitted(chance: random.Random, folder: Path) -> bytes:
+    """Fitted files with tensors of another type, shape or range: they are refused, or their scores are numbers."""
+    import torch
+
+    from emat import Example, Segmenter
+    from emat.cli.show import describe
+    from emat.tensor_files import load_safetensors, read_metadata, write_tensors
+
+    good, path = folder / "good.emat", folder / "changed.emat"
+    photo = np.random.default_rng(0).integers(0, 255, (40, 50, 3), np.uint8)
+    if not good.exists():
+        other = Example(photo[::-1].copy(), {"cat": (5, 5, 30, 30), "dog": (30, 5, 45, 35)})
+        Segmenter.load("prototype", device="cpu").fit([Example(photo, {"cat": (5, 5, 30, 30)}), other]).save(good)
+    tensors, metadata = load_safetensors(good), read_metadata(good)
+    for name in chance.sample(sorted(tensors), chance.choice((1, 1, 2))):
+        value = tensors[name]
+        way = chance.randrange(6)
+        if way == 0:
+            types = (torch.int32, torch.int64, torch.float16, torch.float64, torch.uint8, torch.bool, torch.bfloat16)
+            tensors[name] = value.to(chance.choice(types))
+        elif way == 1:
+            tensors[name] = value.double().mul(chance.choice((1e4, 1e9, 1e20, 1e38, -1e38, 0))).to(value.dtype)
+        elif way == 2 and value.is_floating_point():
+            tensors[name] = value.clone().flatten().index_fill_(0, torch.tensor([0]), math.nan).reshape(value.shape)
+        elif way == 3 and value.ndim:
+            tensors[name] = value[: value.shape[0] // 2]
+        elif way == 4:
+            tensors[name] = value[None]
+        else:
+            del tensors[name]
+    if chance.random() < 0.2:
+        key = chance.choice(sorted(metadata))
+        metadata[key] = str(chance.choice(HOSTILE)).encode("utf-8", "replace").decode()
+    if chance.random() < 0.4:
+        key = chance.choice(("decisions", "examples"))
+        metadata[key] = json.dumps(altered(json.loads(metadata[key]), chance))
+    write_tensors(path, {name: value.contiguous() for name, value in tensors.items()}, metadata)
+
+    def predict() -> None:
+        segmenter = Segmenter.load(path, device="cpu", refine=None)
+        json.dumps(describe(segmenter, path))
+        scores = segmenter.predict(photo).scores
+        assert all(0 <= score <= 1 for score in scores.values()), scores
+
+    quietly(predict)
+    return path.read_bytes()
+
+
+CONFIG = (
+    '<View><Image name="i" value="$image"/><BrushLabels name="t" toName="i"><Label value="a"/></BrushLabels></View>'
+)
+_clients: list[Any] = []
+
+
+def requests(chance: random.Random, folder: Path) -> bytes:
+    """Requests to the server: everything that a client gets wrong is answered with 4xx."""
+    from fastapi.testclient import TestClient
+
+    from emat import Segmenter
+    from emat.scale.requests import ServeOptions
+    from emat.scale.serve import build_app
+
+    if not _clients:
+        app = build_app(Segmenter.load("prototype", device="cpu"), ServeOptions(label_studio=True))
+        app.state.served.teach = lambda *_, **__: None
+        _clients.append(TestClient(app, base_url="http://127.0.0.1:8000", raise_server_exceptions=False))
+    sizes = {"original_width": 9, "original_height": 9}
+    polygon = {"points": [[1, 1], [50, 50], [1, 50]], "polygonlabels": ["a"]}
+    box = {"x": 1, "y": 1, "width": 20, "height": 30, "rectanglelabels": ["a"]}
+    results = [
+        {"type": "polygonlabels", "value": polygon, **sizes},
+        {"type": "rectanglelabels", "value": box, **sizes},
+        {
+            "type": "brushlabels",
+            "value": {"format": "rle", "rle": [0, 0, 1, 68, 57, 27], "brushlabels": ["a"]},
+            **sizes,
+        },
+    ]
+    task = {"id": 7, "data": {"image": "data:image/png;base64,AAAA"}}
+    bodies: dict[str, Any] = {
+        "/setup": {"schema": CONFIG, "hostname": "http://127.0.0.1:1", "access_token": "x"},
+        "/predict": {"label_config": CONFIG, "tasks": [task]},
+        "/webhook": {
+            "action": "ANNOTATION_CREATED", "annotation": {"result": results}, "project": {"label_config": CONFIG},
+            "task": task,
+        },
+    }  # fmt: skip
+    address = chance.choice((*bodies, "/examples"))
+    if address == "/examples":
+        files = {chance.choice(("photo", "cat", "x" * 300, "a\nb")): an_image(chance) for _ in range(2)}
+        sent = _clients[0].build_request("POST", address, files=files)
+        content = damaged(sent.read(), chance)
+        kind = sent.headers["content-type"]
+    else:
+        content, kind = _json(bodies[address], chance), "application/json"
+    headers = {"content-type": kind}
+    if chance.random() < 0.3:
+        name = chance.choice(("authorization", "origin", "content-type", "host", "accept", "content-length"))
+        headers[name] = chance.choice(
+            ("", "Basic \xff", "http://localhost:3000", "null", "multipart/form-data", "9" * 99)
+        )
+    raw = [(name, value.encode("latin-1")) for name, value in headers.items()]
+    answer = _clients[0].post(address, content=content, headers=raw)
+    if answer.status_code >= 500:
+        raise AssertionError(f"{address} answered {answer.status_code}: {answer.text[:200]}")
+    return content
+
+
+OME = {
+    "pixels": {"DimensionOrder": "XYCZT", "Type": "uint8", "SizeX": 9, "SizeY": 8, "SizeC": 3, "SizeZ": 1, "SizeT": 1,
+               "PhysicalSizeX": 0.5, "PhysicalSizeY": 0.5},
+    "channel": {"SamplesPerPixel": 1, "Name": "DAPI"},
+    "data": {"IFD": 0, "FirstC": 0, "PlaneCount": 3},
+    "file": {"FileName": "b.tif"},
+    "axis": {"Type": "lifetime", "Start": 0, "End": 3, "Step": 1},
+}  # fmt: skip
+TAGS = ((33550, 3), (33922, 6), (34264, 16), (34735, 8), (282, 1), (283, 1), (296, 1))
+
+
+def stacks(chance: random.Random, folder: Path) -> bytes:
+    """Stacks whose OME-XML, ImageJ description, tags or Zarr attributes say something else than they hold."""
+    import tifffile
+
+    if chance.random() < 0.2:
+        return _zarr(chance, folder)
+    said: Any = OME
+    for _ in range(chance.choice((0, 1, 1, 2))):
+        said = altered(said, chance)
+    numbers = [chance.choice((3, 1, 0, -1, 2**31, 10**9, "x", 10**12)) for _ in range(3)]
+    text = chance.choice(
+        (_ome(said), _ome(said), "ImageJ=1.5\nimages={}\nchannels={}\nslices={}\n".format(*numbers), "")
+    )
+    tags = []
+    for tag, count in TAGS if chance.random() < 0.4 else ():
+        kind = chance.choice("dsHI")
+        value = (
+            chance.choice((0, 1, 2**16 - 1)) if kind in "HI" else chance.choice((0.0, 1.0, 1e308, math.nan, -1e-320))
+        )
+        count = chance.choice((count, 1, 5))
+        tags.append((tag, kind, count, "x" * (count - 1) if kind == "s" else (value,) * count, True))
+    path = folder / chance.choice(("a.ome.tif", "a.tif"))
+    pages = np.random.default_rng(chance.randrange(2**32)).integers(0, 255, (3, 8, 9)).astype(np.uint8)
+    description = text.encode("utf-8", "replace")
+    try:
+        tifffile.imwrite(path, pages, photometric="minisblack", description=description, metadata=None, extratags=tags)
+    except (ValueError, TypeError, struct.error):  # tags that tifffile does not write
+        tifffile.imwrite(path, pages, photometric="minisblack", description=description, metadata=None)
+    if chance.random() < 0.3:
+        path.write_bytes(damaged(path.read_bytes(), chance))
+    _read_stack(path, chance)
+    return path.read_bytes()
+
+
+def _ome(said: Any) -> str:
+    def part(name: str) -> str:
+        values = said.get(name) if isinstance(said, dict) else None
+        shown = values.items() if isinstance(values, dict) else ()
+        return " ".join(f"{key}={quoteattr(str(value))}" for key, value in shown if str(key).isidentifier())
+
+    # A series in several files, or with a further axis, only where it was altered.
+    elsewhere = "" if part("file") == 'FileName="b.tif"' else f"<UUID {part('file')}>u</UUID>"
+    further = 'Type="lifetime" Start="0" End="3" Step="1"'
+    axis = (
+        ""
+        if part("axis") == further
+        else f"<StructuredAnnotations><ModuloAlongZ {part('axis')}/></StructuredAnnotations>"
+    )
+    return (
+        f'<?xml version="1.0"?><OME xmlns="http://www.openmicroscopy.org/Schemas/OME/2016-06"><Image ID="I">'
+        f"<Pixels {part('pixels')}><Channel {part('channel')}/><TiffData {part('data')}>"
+        f"{elsewhere}</TiffData></Pixels></Image>{axis}</OME>"
+    )
+
+
+def _zarr(chance: random.Random, folder: Path) -> bytes:
+    import shutil
+
+    from emat.images.stacks import write_zarr
+
+    path = folder / "a.zarr"
+    shutil.rmtree(path, ignore_errors=True)
+    write_zarr(path, np.zeros((2, 8, 9), np.uint16), ["a", "b"], (0.5, "micrometer"))
+    file = chance.choice([path / ".zattrs", path / "0" / ".zarray", path / ".zgroup"])
+    content = altered(json.loads(file.read_text()), chance)
+    file.write_text(json.dumps(content), encoding="utf-8")
+    _read_stack(path, chance)
+    return file.read_bytes()
+
+
+def _read_stack(path: Path, chance: random.Random) -> None:
+    from emat.images import Reading
+    from emat.images.stacks import read_stack
+    from emat.measure.geo import ground_of
+    from emat.measure.units import scale_in_file
+
+    channels = chance.choice(((), ("0",), ("DAPI",), ("1" * 5000,), ("-1",)))
+    reading = Reading(channels=channels, project=chance.choice(("none", "max", "mean")), max_pixels=10**6)
+    quietly(partial(read_stack, path, reading))
+
+    def known() -> None:
+        scale = scale_in_file(path)
+        assert scale is None or 0 < scale.in_unit("m").side < math.inf, scale
+
+    quietly(known)
+    if path.is_file():
+        quietly(partial(read_photo, path, reading=reading))
+        ground = ground_of(path)
+        assert ground is None or np.isfinite(ground.matrix).all()
+
+
+def hub(chance: random.Random, folder: Path) -> bytes:
+    """Addresses on the hub: none leads out of the folder of copies, and none is asked for without a connection."""
+    from emat.inference.hub import fetch_segmenter
+
+    words = ["me", "..", ".", "a@b", "x" * 300, "%2e%2e", "a\0b", "ü", "-", "", "@", "main", "a\nb", "\\", "C:"]
+    address = "hf://" + chance.choice("/@").join(chance.choice(words) for _ in range(chance.randint(1, 4)))
+    os.environ["EMAT_OFFLINE"] = "1"
+    quietly(partial(fetch_segmenter, address))
+    home = Path(os.environ["EMAT_HOME"]).resolve()
+    outside = [path for path in folder.rglob("*.lock") if home / "hub" not in path.resolve().parents]
+    assert not outside, outside
+    return address.encode(errors="replace")
+
+
+_studios: list[Any] = []
+
+
+def studio(chance: random.Random, folder: Path) -> bytes:
+    """Requests to the studio: dropped files, buttons, paint and clicks that no page sends."""
+    import http.client
+
+    from emat.inference.segmenter import Segmenter
+    from emat.studio.actions import ACTIONS
+    from emat.studio.server import serving
+    from tests.inference.colour_method import ColourMethod
+
+    if not _studios:
+        server = serving(Segmenter(ColourMethod()), private=True)
+        _studios.extend((server, server.__enter__().removeprefix("http://").split("/")[0], {}))
+    _, host, cookies = _studios[:3]
+
+    def ask(method: str, path: str, body: bytes) -> tuple[int, bytes]:
+        connection = http.client.HTTPConnection(host, timeout=60)
+        connection.putrequest(method, path, skip_accept_encoding=True)
+        for name, value in {"Content-Length": str(len(body)), **cookies}.items():
+            connection.putheader(name, value)
+        connection.endheaders(body)
+        answer = connection.getresponse()
+        content = answer.read()
+        if cookie := answer.headers.get("Set-Cookie"):
+            cookies["Cookie"] = cookie.split(";")[0]
+        connection.close()
+        return answer.status, content
+
+    if "Cookie" not in cookies:
+        _studios.append(json.loads(ask("POST", "/api/session", b"{}")[1])["session"])
+    start = f"/api/{_studios[3]}"
+    values = {"text": "cat, dog", "number": 1, "key": 1, "index": 0, "value": 0.5, "parts": ["png", "scores", "emat"],
+              "points": [{"x": 3, "y": 4, "inside": 1}], "box": {"left": 1, "top": 1, "right": 5, "bottom": 5},
+              "objects": True}  # fmt: skip
+    key = chance.choice(("1", "2", "0", "-1", "9" * 5000, "x", "%00"))
+    kind = chance.choice(("drafts", "photos", "examples", "..", "x"))
+    name = quote(
+        chance.choice(("a.png", "a_mask.png", "a.json", "x" * 300, "😀" * 80, "../a.png", "a\0b.png", "=c().tif"))
+    )
+    act = chance.choice([*ACTIONS, "x"])
+    if act == "demo":  # it fits, which takes long
+        act = "add-classes"
+    where = chance.choice(
+        [f"{start}/act/{act}"] * 4
+        + [f"{start}/upload?to={to}&name={name}" for to in ("examples", "photos", "fitted", "x")]
+        + [f"{start}/{kind}/{key}/{what}" for what in ("click", "paint?then=example", "paint?then=correct")]
+        + [f"{start}/export", "/api/session", f"/api/{key}/state"]
+    )
+    body = an_image(chance) if "upload" in where or "paint" in where else _json(values, chance)
+    if "upload" in where and chance.random() < 0.4:
+        body = damaged(body, chance) if chance.random() < 0.5 else _json({"shapes": [], "imagePath": "a.png"}, chance)
+    requests = [("POST", where, body)]
+    requests += [
+        ("GET", f"{start}/{kind}/{key}/{what}", b"") for what in ("small.jpg", "large.jpg", "result", "labels")
+    ]
+    for method, path, sent in [*requests, ("POST", f"{start}/act/sort-drop", b"{}"), ("GET", f"{start}/state", b"")]:
+        status, content = ask(method, path, sent)
+        if status >= 500 and status != 503:  # 503 says that there are too many tabs
+            raise AssertionError(f"{method} {path[:200]} answered {status}: {content[:200]!r}")
+    return body
 
 
 def quietly(read: Callable[[], object]) -> None:
@@ -255,4 +595,7 @@ def quietly(read: Callable[[], object]) -> None:
             raise AssertionError(f"an error is one line, not {str(error)!r}") from None
 
 
-KINDS: dict[str, Kind] = {kind.__name__: kind for kind in (photos, coco, labelme, yolo, archives, weights, arguments)}
+KINDS: dict[str, Kind] = {
+    kind.__name__: kind
+    for kind in (photos, coco, labelme, yolo, archives, stacks, weights, arguments, fitted, requests, hub, studio)
+}

@@ -6,7 +6,15 @@ from tests.fuzz.kinds import KINDS
 from tests.fuzz.run import cases_of, fuzz
 
 # Seeds of cases that once failed, which the short run does not contain.
-FOUND: list[tuple[str, int]] = [("labelme", 13), ("arguments", 1095)]
+FOUND: list[tuple[str, int]] = [
+    ("labelme", 13),
+    ("arguments", 1095),
+    ("arguments", 16),
+    ("stacks", 1402),
+    ("arguments", 480),
+    ("photos", 59),
+    ("photos", 2698),
+]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -1,7 +1,9 @@
 """Photos are read as people see them, masks exactly as stored, and bad files give one sentence."""
 
 import io
+import re
 import struct
+import warnings
 import zlib
 from pathlib import Path
 from typing import Any
@@ -30,6 +32,7 @@ from emat.images import (
     to_pixels,
     write_indexed_png,
 )
+from tests.raises import raises_code
 
 SMALL = hnp.array_shapes(min_dims=2, max_dims=2, min_side=1, max_side=12)
 MASKS = hnp.arrays(np.uint8, SMALL)
@@ -125,32 +128,30 @@ def test_a_gif_gives_its_first_frame() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "complaint"),
+    ("name", "content", "code"),
     [
-        ("text.jpg", b"I am a letter, not a photo", "not JPEG"),
-        ("empty.jpg", b"", "empty"),
-        ("huge.png", png_claiming(40_000, 40_000), "more than 89 million"),
-        ("large.png", png_claiming(10_000, 10_000), "more than 89 million"),
-        ("cut.png", encoded(Image.effect_noise((99, 99), 50), "PNG")[:500], "damaged"),
-        ("cut.jpg", encoded(Image.fromarray(gradient(99, 99)), "JPEG")[:900], "damaged"),
-        ("script.png", b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "not JPEG"),
+        ("text.jpg", b"I am a letter, not a photo", "not-an-image"),
+        ("empty.jpg", b"", "empty-file"),
+        ("huge.png", png_claiming(40_000, 40_000), "photo-too-large"),
+        ("large.png", png_claiming(10_000, 10_000), "photo-too-large"),
+        ("cut.png", encoded(Image.effect_noise((99, 99), 50), "PNG")[:500], "damaged-file"),
+        ("cut.jpg", encoded(Image.fromarray(gradient(99, 99)), "JPEG")[:900], "damaged-file"),
+        ("script.png", b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "not-an-image"),
     ],
 )
-def test_a_bad_photo_gives_one_sentence_that_names_it(
-    tmp_path: Path, name: str, content: bytes, complaint: str
-) -> None:
+def test_a_bad_photo_gives_one_sentence_that_names_it(tmp_path: Path, name: str, content: bytes, code: str) -> None:
     path = tmp_path / name
     path.write_bytes(content)
-    with pytest.raises(EmatError, match=complaint) as caught:
+    with raises_code(code) as caught:
         read_photo(path)
     assert name in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_a_missing_photo_and_a_folder_are_named(tmp_path: Path) -> None:
-    with pytest.raises(EmatError, match=r"nothing\.jpg does not exist"):
+    with raises_code("no-such-file", "nothing.jpg"):
         read_photo(tmp_path / "nothing.jpg")
-    with pytest.raises(EmatError, match="is a folder"):
+    with raises_code("not-a-file"):
         read_photo(tmp_path)
 
 
@@ -180,7 +181,7 @@ def test_a_corrupted_file_is_read_or_refused(data: st.DataObject) -> None:
 
 def test_arrays_of_other_shapes_and_types_are_refused() -> None:
     for array in (np.zeros((3, 3, 2), np.uint8), np.zeros((3, 3, 3), np.int64), np.zeros((0, 3, 3), np.uint8)):
-        with pytest.raises(EmatError, match="photo array"):
+        with raises_code("photo-array"):
             read_photo(array)
     assert read_photo(np.full((2, 3), 7, np.uint8)).tolist() == [[[7] * 3] * 3] * 2
 
@@ -225,18 +226,18 @@ def test_a_grey_mask_stored_as_rgb_gives_its_grey_values() -> None:
 
 def test_a_sixteen_bit_mask_is_read_while_its_values_fit() -> None:
     assert read_mask(encoded(Image.fromarray(np.array([[3, 255]], np.uint16)), "PNG")).tolist() == [[3, 255]]
-    with pytest.raises(EmatError, match="from 3 to 256"):
+    with raises_code("mask-values", "256"):
         read_mask(encoded(Image.fromarray(np.array([[3, 256]], np.uint16)), "PNG"))
 
 
 def test_masks_whose_classes_are_not_clear_are_refused() -> None:
-    with pytest.raises(EmatError, match="#0a141e"):
+    with raises_code("mask-colours", "0a141e"):
         read_mask(encoded(Image.new("RGB", (3, 3), (10, 20, 30)), "PNG"))
-    with pytest.raises(EmatError, match="transparent"):
+    with raises_code("mask-colours"):
         read_mask(encoded(Image.new("RGBA", (3, 3), (0, 0, 0, 10)), "PNG"))
-    with pytest.raises(EmatError, match="JPEG and WebP change class indices"):
+    with raises_code("not-an-image"):
         read_mask(encoded(Image.new("L", (3, 3)), "JPEG"))
-    with pytest.raises(EmatError, match="whole numbers"):
+    with raises_code("mask-shape"):
         read_mask(np.zeros((3, 3)))
 
 
@@ -321,7 +322,7 @@ def test_resizing_a_mask_invents_no_class(mask: np.ndarray, height: int, width: 
 
 
 def test_a_label_map_that_does_not_fit_a_png_is_not_written(tmp_path: Path) -> None:
-    with pytest.raises(EmatError, match="from 300 to 300"):
+    with raises_code("mask-values", "300"):
         write_indexed_png(tmp_path / "x.png", np.full((2, 2), 300, np.uint16))
     assert list(tmp_path.iterdir()) == []
 
@@ -340,3 +341,70 @@ def test_a_label_map_that_does_not_fit_a_png_is_not_written(tmp_path: Path) -> N
 )
 def test_a_common_scale_leaves_a_pixel_for_rounding(size: tuple[int, int], other: tuple[int, int], same: bool) -> None:
     assert same_scale(size, other) == same
+
+
+def test_one_function_opens_pictures_and_it_has_a_list_of_formats() -> None:
+    opening = re.compile(r"Image\.open\(|imread\(|ImageFile\.Parser")
+    package = Path(__file__).parents[2] / "emat"
+    found = [
+        f"{path.relative_to(package).as_posix()}: {line.strip()}"
+        for path in package.rglob("*.py")
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if opening.search(line)
+    ]
+    assert len(found) == 1, found
+    assert found[0].startswith("images/sources.py")
+    assert "formats=formats" in found[0]
+
+
+@pytest.mark.parametrize("value", [0, 9, 65535])
+def test_an_orientation_that_does_not_exist_turns_nothing(tmp_path: Path, value: int) -> None:
+    exif = Image.Exif()
+    exif[ORIENTATION_TAG] = value
+    Image.new("RGB", (30, 20)).save(tmp_path / "a.jpg", exif=exif)
+    assert photo_size(tmp_path / "a.jpg") == read_photo(tmp_path / "a.jpg").shape[:2] == (20, 30)
+
+
+def test_photos_of_phones_are_read_upright(tmp_path: Path) -> None:
+    heif = pytest.importorskip("pillow_heif")
+    heif.register_heif_opener()
+    image = Image.new("RGB", (64, 48), "red")
+    image.paste((0, 0, 255), (0, 0, 64, 24))
+    image.save(tmp_path / "a.heic", quality=95)
+    photo = read_photo(tmp_path / "a.heic")
+    assert photo.shape == (48, 64, 3)
+    assert photo[5, 30, 2] > 200 > 60 > photo[5, 30, 0]
+    assert photo[40, 30, 0] > 200
+    (tmp_path / "cut.heic").write_bytes((tmp_path / "a.heic").read_bytes()[:200])
+    with pytest.raises(EmatError):
+        read_photo(tmp_path / "cut.heic")
+
+
+def test_warnings_of_pillow_reach_nobody_and_the_photo_is_read(tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[ORIENTATION_TAG], exif[0x010E] = 6, "a long description"
+    Image.new("RGB", (30, 20)).save(tmp_path / "a.jpg", exif=exif)
+    content = (tmp_path / "a.jpg").read_bytes()
+    where = content.index(b"II*\0") if b"II*\0" in content else content.index(b"MM\0*")
+    cut = content[: where + 8] + b"\xff\xff" + content[where + 10 :]  # says that it has 65535 tags
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        Image.open(io.BytesIO(cut)).getexif().get(ORIENTATION_TAG)
+    assert heard, "Pillow does not warn of this any more"
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        assert sorted(read_photo(cut).shape[:2]) == [20, 30]
+        assert photo_size(cut) == read_photo(cut).shape[:2]
+    assert not heard
+
+
+def test_a_phone_photo_that_states_another_size_than_it_has_is_refused(tmp_path: Path) -> None:
+    heif = pytest.importorskip("pillow_heif")
+    heif.register_heif_opener()
+    Image.new("RGB", (64, 48), "red").save(tmp_path / "a.heic")
+    content = (tmp_path / "a.heic").read_bytes()
+    assert read_photo(content).shape == (48, 64, 3)
+    where = content.index(b"ispe") + 8  # width and height follow its version
+    changed = content[:where] + struct.pack(">II", 32, 48) + content[where + 8 :]
+    with raises_code("damaged-file"):
+        read_photo(changed)

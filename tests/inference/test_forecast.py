@@ -1,23 +1,17 @@
-"""What leaving examples out says: the working size and the refinement that help."""
+"""What leaving examples out says: the working size that helps, what to expect, and which example stands out."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy import ndimage
+import torch
 
-from emat import Example, Prediction, Segmenter
-from emat.errors import EmatError
-from emat.images import Pixels
-from emat.inference.forecast import best_size, gain_of, suits_refinement
-from emat.inference.known_examples import FittedExample, KnownExamples, Thumbnail, WorkingPhoto
-from emat.methods.leave_out import Learnt
-from emat.methods.pixel_features import WORKING_SIDE
-from emat.refine.mobilesam import MobileSAM
-from emat.refine.regions import Map, Mask
-from tests.refine.conftest import mobilesam
-
-__all__ = ["mobilesam"]
+from emat import Example, Segmenter
+from emat.inference.decisions import best_size
+from emat.inference.forecast import forecasts
+from emat.pixel_learner.cross_validation import Learnt
+from emat.pixel_learner.features import WORKING_SIDE
+from tests.raises import raises_code
 
 
 def _stripes(side: int) -> list[Example]:
@@ -104,74 +98,54 @@ def test_of_large_photos_the_better_forecast_is_kept_and_said() -> None:
 
 @pytest.mark.parametrize("size", [10, 100_000])
 def test_a_size_that_is_no_size_is_refused(size: int) -> None:
-    with pytest.raises(EmatError, match="the working size is 64 to 2000 pixels"):
+    with raises_code("bad-number", "64", "2000"):
         Segmenter.load("default", device="cpu", size=size)
 
 
-# Refinement
+# What is said of classes
 
 
-def disc_photo() -> tuple[Pixels, Mask]:
-    y, x = np.mgrid[:120, :160]
-    disc = (y - 60) ** 2 + (x - 80) ** 2 <= 35**2
-    photo = np.stack([60 + 0.3 * x + 0.2 * y] * 3, axis=2).astype(np.uint8)
-    photo[disc] = (200, 120, 60)
-    return photo, disc
+def _learnt(left_out: list[list[float]], confusion: list[list[float]] | None = None) -> Learnt:
+    """What was reached on each photo, by class."""
+    reached = torch.tensor(left_out)
+    count = reached.shape[1]
+    unknown = torch.full((count,), torch.nan)
+    return Learnt(
+        mean=torch.zeros(1),
+        spread=torch.ones(1),
+        weights=torch.zeros(count, 1),
+        bias=torch.zeros(count),
+        mixtures=torch.zeros(count, 3),
+        presence=torch.full((count, 3), torch.nan),
+        left_out_iou=reached,
+        presence_right=unknown,
+        presence_auroc=unknown,
+        confusion=None if confusion is None else torch.tensor(confusion),
+    )
 
 
-def known(photo: Pixels, *masks: Mask) -> KnownExamples:
-    def example(number: int, mask: Mask) -> FittedExample:
-        labels = mask.astype(np.uint8)
-        working = WorkingPhoto(photo, {"it": labels}, np.zeros_like(labels))
-        return FittedExample(f"{number}", {"it": None}, Thumbnail(photo, {"it": mask}), working)
-
-    return KnownExamples(tuple(example(number, mask) for number, mask in enumerate(masks)))
-
-
-def coarse(mask: Mask) -> Map:
-    return ndimage.gaussian_filter(np.roll(mask, 6, axis=1).astype(np.float32), 6)
+def test_classes_that_cannot_be_told_apart_are_named() -> None:
+    learnt = _learnt([[0.7, 0.6]] * 3, [[0.1, 0.8], [0.05, 0.9]])
+    found = forecasts(learnt, ["crop", "weed"], [(f"photo {number}", ("crop", "weed")) for number in range(3)])
+    assert found["crop"].sentence("crop") == "of crop, 80% is called weed: show more of both, or a larger --size"
+    assert found["weed"].sentence("weed") == ""
+    assert found["weed"].called == pytest.approx({"crop": 0.05, "weed": 0.9})
 
 
-def test_the_examples_that_are_left_out_decide(mobilesam: MobileSAM, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("emat.refine.mobilesam._loaded", [mobilesam])
-    photo, disc = disc_photo()
-    ring = disc & ~ndimage.binary_erosion(disc, iterations=10)  # nothing in the photo shows its inner edge
-    left_out: list[int] = []
-
-    def predict(photo: Pixels, others: KnownExamples) -> Prediction:
-        left_out.append(len(others.examples))
-        return Prediction(photo, {"it": 0.9}, {"it": map_})
-
-    map_ = coarse(disc)
-    assert suits_refinement(objects := known(photo, disc, disc), "it", predict)
-    assert gain_of(objects, "it", predict) > 0.05
-    map_ = np.clip(1.6 * ndimage.gaussian_filter(ring.astype(np.float32), 6), 0, 1)
-    assert not suits_refinement(rings := known(photo, ring, ring), "it", predict)
-    assert set(left_out) == {1}
-    asked = len(left_out)
-    assert not suits_refinement(rings, "it", predict)
-    assert len(left_out) == asked, "the same examples are asked once"
+def test_the_sentence_follows_the_lower_end_of_the_range() -> None:
+    steady, unsteady = ([[value] for value in values] for values in ((0.5, 0.5, 0.5, 0.5), (0.1, 0.9, 0.2, 0.8)))
+    shown = [(f"photo {number}", ("it",)) for number in range(4)]
+    assert forecasts(_learnt(steady), ["it"], shown)["it"].sentence("it") == ""
+    one = forecasts(_learnt(unsteady), ["it"], shown)["it"]
+    assert one.sentence("it").startswith("with these examples it is found at 0.3 to 0.8 IoU")
 
 
-def test_one_example_must_show_what_mobilesam_can_draw(mobilesam: MobileSAM, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("emat.refine.mobilesam._loaded", [mobilesam])
-    photo, disc = disc_photo()
-    ring = disc & ~ndimage.binary_erosion(disc, iterations=10)  # nothing in the photo shows its inner edge
-
-    def predict(photo: Pixels, others: KnownExamples) -> Prediction:
-        raise AssertionError("nothing is predicted")
-
-    assert suits_refinement(known(photo, disc), "it", predict)
-    assert not suits_refinement(known(photo, ring), "it", predict)
-
-
-def test_one_example_or_thin_ones_are_never_left_out() -> None:
-    photo, disc = disc_photo()
-
-    def predict(photo: Pixels, others: KnownExamples) -> Prediction:
-        raise AssertionError("nothing is predicted")
-
-    crack = np.zeros_like(disc)
-    crack[60:62, 5:150] = True
-    assert suits_refinement(known(photo, disc), "it", predict)
-    assert not suits_refinement(known(photo, crack, crack), "it", predict)
+def test_the_worst_of_a_few_is_not_accused_for_being_the_worst() -> None:
+    """The IoU of photos of one class has a standard deviation of 0.17."""
+    draw = np.random.RandomState(0)
+    shown = [(f"photo {number}", ("it",)) for number in range(5)]
+    clean = [np.clip(draw.normal(0.6, 0.17, 5), 0, 1) for _ in range(100)]
+    accused = [forecasts(_learnt([[x] for x in row.tolist()]), ["it"], shown)["it"].least_agreeing for row in clean]
+    assert sum(each is not None for each in accused) <= 5
+    wrong = forecasts(_learnt([[0.8], [0.7], [0.02], [0.75], [0.85]]), ["it"], shown)["it"]
+    assert wrong.least_agreeing == "photo 2"

@@ -4,15 +4,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tifffile
 import torch
 from numpy.typing import NDArray
 
 from emat import Example, Segmenter
-from emat.errors import EmatError
+from emat.images import Reading
 from emat.inference.example import Scribble
 from emat.inference.forecast import Forecast
-from emat.methods.pixel_features import WORKING_SIDE
+from emat.pixel_learner.features import WORKING_SIDE
 from emat.tensor_files import load_safetensors, read_metadata, write_tensors
+from tests.raises import raises_code
 
 SIZE = (48, 64)
 
@@ -49,7 +51,10 @@ def test_the_forecast_says_what_to_expect(learnt: Segmenter) -> None:
     assert forecast.examples == 3
     assert forecast.iou is not None
     assert forecast.iou > 0.7
-    assert forecast.presence is None
+    assert forecast.low is not None
+    assert forecast.high is not None
+    assert 0.5 < forecast.low < forecast.iou < forecast.high <= 1
+    assert forecast.presence is forecast.auroc is None
     assert forecast.sentence("spot") == ""
 
 
@@ -118,6 +123,9 @@ def test_negatives_set_presence_which_agrees_with_the_mask() -> None:
     segmenter = Segmenter.load("default", device="cpu").fit([*_examples(1, 2, 3), *negatives])
     assert segmenter.classes_ == ("spot",)
     assert segmenter.forecast_["spot"].presence == 1
+    auroc = segmenter.forecast_["spot"].auroc
+    assert auroc is not None
+    assert 0.8 < auroc < 1
     for seed, spots in ((9, 9), (14, 0)):
         prediction = segmenter.predict(_photo(seed, spots)[0])
         assert ("spot" in prediction.present) is (spots > 0)
@@ -144,7 +152,7 @@ def test_strokes_are_enough() -> None:
     asked, truth = _photo(9)
     found = segmenter.predict(asked).probability("spot") >= segmenter.thresholds.mask
     assert (found & truth).sum() / (found | truth).sum() > 0.4
-    with pytest.raises(EmatError, match="needs a segmenter that learns"):
+    with raises_code("needs-learning"):
         Segmenter.load("default", device="cpu", learn=False).fit([Example(photo, strokes, sparse=True)])
 
 
@@ -158,9 +166,9 @@ def test_strokes_promise_nothing_about_whole_photos() -> None:
 
 def test_negatives_alone_and_a_class_of_negatives_alone_are_refused() -> None:
     photo, mask = _photo(1)
-    with pytest.raises(EmatError, match="no example shows a class"):
+    with raises_code("no-classes"):
         Segmenter.load("default", device="cpu").fit([Example(photo, {})])
-    with pytest.raises(EmatError, match="no example shows 'crack'"):
+    with raises_code("unknown-class", "'crack'"):
         Segmenter.load("default", device="cpu").fit(
             [Example(photo, {"spot": mask}), Example(photo, {}, absent=["crack"])]
         )
@@ -172,7 +180,7 @@ def test_a_file_without_photos_predicts_and_says_that_it_cannot_learn_again(lear
     photo, _ = _photo(9)
     assert loaded.predict(photo).scores == learnt.predict(photo).scores
     for change in (lambda: loaded.remove(0), lambda: loaded.add(_examples(4)[0])):
-        with pytest.raises(EmatError, match="cannot learn again"):
+        with raises_code("photo-not-kept"):
             change()
     assert loaded.predict(photo).scores == learnt.predict(photo).scores, "a refused change leaves what was known"
 
@@ -208,7 +216,11 @@ def test_the_presence_threshold_of_the_user_decides() -> None:
 def test_a_file_of_an_earlier_version_predicts_alike(learnt: Segmenter, tmp_path: Path) -> None:
     learnt.save(tmp_path / "new.emat")
     tensors, metadata = load_safetensors(tmp_path / "new.emat"), read_metadata(tmp_path / "new.emat")
-    del tensors["learnt.side"], metadata["size"]  # it had no size of its own, and a fourth number in each mixture
+    del (
+        tensors["learnt.side"],
+        tensors["learnt.presence_auroc"],
+        metadata["size"],
+    )  # it had no size of its own, and a fourth number in each mixture
     mixtures = tensors["learnt.mixtures"]
     tensors["learnt.mixtures"] = torch.cat([mixtures, torch.zeros(len(mixtures), 1)], dim=1)
     write_tensors(tmp_path / "old.emat", tensors, metadata)
@@ -249,3 +261,34 @@ def test_the_forecast_is_near_to_what_ten_new_photos_reach() -> None:
         assert forecast is not None
         misses.append(abs(forecast - float(np.mean(reached))))
     assert np.mean(misses) < 0.1, misses
+
+
+def _stack(path: Path, seed: int) -> NDArray[np.bool_]:
+    """Five channels of 16 bits; the spots are in the last one, whose colour another channel fills."""
+    _, mask = _photo(seed)
+    draw = np.random.RandomState(seed)
+    values = draw.randint(900, 1100, (5, *SIZE)).astype(np.uint16)
+    values[1] = draw.randint(3900, 4100, SIZE)
+    values[1, 0] = 0
+    values[4][mask] += 300
+    tifffile.imwrite(path, values, ome=True, metadata={"axes": "CYX"}, photometric="minisblack")
+    return mask
+
+
+def test_the_learner_sees_every_channel_and_the_backbone_three(tmp_path: Path) -> None:
+    masks = {number: _stack(tmp_path / f"{number}.ome.tif", number) for number in (1, 2, 3, 9)}
+    examples = [Example(tmp_path / f"{number}.ome.tif", {"spot": masks[number]}) for number in (1, 2, 3)]
+    segmenter = Segmenter.load("default", device="cpu", refine=None).fit(examples)
+    segmenter.save(tmp_path / "spots.emat")
+    found = Segmenter.load(tmp_path / "spots.emat", device="cpu", refine=None).predict(tmp_path / "9.ome.tif")
+    assert found.photo.shape == (*SIZE, 3)
+    mask = found.mask("spot")
+    assert (mask & masks[9]).sum() / (mask | masks[9]).sum() > 0.6
+    with raises_code("channels-differ"):
+        segmenter.predict(_photo(9)[0])
+    with raises_code("channels-differ"):
+        segmenter.fit([*examples, *_examples(1)])
+    chosen = Reading(channels=("0", "1", "2"))
+    three = Segmenter.load("default", device="cpu", refine=None, reading=chosen).fit(examples)
+    blind = three.predict(tmp_path / "9.ome.tif").mask("spot")
+    assert (blind & masks[9]).sum() / max(1, (blind | masks[9]).sum()) < 0.4, "the spots are in no other channel"

@@ -1,7 +1,9 @@
 """Reading an answer: thresholds, presence, sizes."""
 
+import base64
 import io
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -11,10 +13,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
 
-from emat.errors import EmatError
 from emat.formats.coco import read_coco
 from emat.inference.prediction import Prediction, Thresholds
 from emat.refine.objects import absorb_fringes
+from tests.raises import raises_code
 
 
 def _prediction(
@@ -72,9 +74,9 @@ def test_found_lists_score_and_share() -> None:
 
 
 def test_wrong_thresholds_and_names_are_refused() -> None:
-    with pytest.raises(EmatError, match="presence threshold is a probability between 0 and 1, not 50"):
+    with raises_code("bad-number", "presence", "50"):
         Thresholds(presence=50)
-    with pytest.raises(EmatError, match="no class 'cow' here; the classes are cat"):
+    with raises_code("unknown-class", "'cow'", "cat"):
         _prediction({"cat": 0.9}, [_flat(1)]).mask("cow")
 
 
@@ -91,9 +93,18 @@ def _two_cats() -> Prediction:
     return _prediction({"cat": 0.8, "dog": 0.1}, [cats, _flat(0.0, (20, 30))], size=(20, 30))
 
 
-def test_a_notebook_shows_the_overlay() -> None:
-    with Image.open(io.BytesIO(_two_cats()._repr_png_())) as picture:
-        assert (picture.format, picture.size) == ("PNG", (30, 20))
+def test_a_notebook_shows_the_overlay_and_a_row_for_each_class() -> None:
+    shown = _two_cats()._repr_html_()
+    picture = re.search(r"data:image/jpeg;base64,([^\"]+)", shown)
+    assert picture is not None
+    with Image.open(io.BytesIO(base64.b64decode(picture[1]))) as image:
+        assert image.size == (30, 20)
+    assert "<td>cat</td><td>0.80</td><td>yes</td><td>14.0%</td>" in shown
+    assert "<td>dog</td><td>0.10</td><td>no</td><td>0.0%</td>" in shown
+
+
+def test_printed_it_is_one_line() -> None:
+    assert repr(_two_cats()) == "Prediction(photo of 30 x 20: cat 0.80 on 14.0% of it, no dog (0.10))"
 
 
 def test_the_content_of_a_coco_file_has_masks_and_scores(tmp_path: Path) -> None:
@@ -112,7 +123,7 @@ def test_the_suffix_says_what_is_saved(tmp_path: Path) -> None:
     assert np.array_equal(np.asarray(Image.open(tmp_path / "a.png")), prediction.label_map)
     assert Image.open(tmp_path / "a.jpg").size == (30, 20)
     assert len(json.loads((tmp_path / "a.json").read_text())["annotations"]) == 2
-    with pytest.raises(EmatError, match=r"save as \.png \(label map\), \.jpg \(overlay\) or \.json \(COCO\)"):
+    with raises_code("wrong-suffix"):
         prediction.save(tmp_path / "a.gif")
 
 

@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 
 from emat import Example, Prediction, Segmenter
-from emat.errors import EmatError
-from emat.inference.prediction import refined
+from emat.inference.postprocessing import ClassRules
+from emat.methods.base import Thresholds
 from emat.refine.mobilesam import MobileSAM
+from emat.refine.refiner import Refinement
 from tests.inference.colour_method import ColourMethod
+from tests.raises import raises_code
 from tests.refine.conftest import mobilesam
 
 __all__ = ["mobilesam"]
@@ -36,7 +38,7 @@ def test_a_copy_refines_as_its_original_does() -> None:
 
 
 def test_another_way_is_refused() -> None:
-    with pytest.raises(EmatError, match="refine is 'sharp'"):
+    with raises_code("unknown-choice", "'sharp'"):
         Segmenter(ColourMethod(), refine="sharp")  # type: ignore[arg-type]
 
 
@@ -50,7 +52,7 @@ def test_touching_objects_of_a_prediction_are_counted_apart() -> None:
     assert sorted(round(row.centroid[0]) for row in found.rows) == [30, 62]
     assert len(prediction.instances("none")) == 0  # it is not present
     assert prediction.object_image.max() == 2
-    with pytest.raises(EmatError, match="no class"):
+    with raises_code("unknown-class"):
         prediction.instances("cat")
 
 
@@ -82,9 +84,13 @@ def test_what_is_left_of_a_region_that_another_class_took_is_dropped(
     left = (y - 32) ** 2 + (x - 30) ** 2 <= 300
     wide = left | ((y < 16) & (abs(x - 30) < 12))
     maps = {"disc": np.where(left, 0.9, 0.1).astype(np.float32), "blob": np.where(wide, 0.6, 0.1).astype(np.float32)}
-    prediction = Prediction(photo, {"disc": 0.9, "blob": 0.9}, maps)
+    prediction = Prediction(photo, {"disc": 0.9, "blob": 0.9}, maps, rules_of(disc="auto", blob="guided"))
     assert prediction.present == {"disc", "blob"}
-    assert refined(prediction, "auto", lambda name: name == "disc").present == {"disc"}
+    assert prediction.refined().present == {"disc"}
+
+
+def rules_of(**ways: Refinement) -> dict[str, ClassRules]:
+    return {name: ClassRules(Thresholds(), way) for name, way in ways.items()}
 
 
 def test_guided_refinement_does_not_move_pixels_from_one_class_to_another() -> None:
@@ -95,7 +101,8 @@ def test_guided_refinement_does_not_move_pixels_from_one_class_to_another() -> N
     dog = cat[:, ::-1].copy()
     cow = np.asarray(0.98 * np.maximum(cat, dog), np.float32)
     maps = {"cat": cat, "dog": dog, "cow": cow}
-    after = refined(Prediction(photo, dict.fromkeys(maps, 0.9), maps), "guided", lambda name: True)
+    rules = rules_of(cat="guided", dog="guided", cow="guided")
+    after = Prediction(photo, dict.fromkeys(maps, 0.9), maps, rules).refined()
     assert (after.maps["cat"] >= after.maps["dog"])[left].all()
     assert (after.maps["dog"] >= after.maps["cat"])[~left].all()
     assert after.present == {"cat", "dog"}, "the cow had no pixel before"

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -22,6 +23,7 @@ from emat.features import FeatureCache
 from emat.inference.prediction import Thresholds
 from emat.methods.trained_head import load_head
 from tests.inference.colour_method import ColourMethod
+from tests.raises import raises_code
 
 RED, BLUE, GREY = (230, 20, 20), (20, 20, 230), (90, 90, 90)
 
@@ -72,13 +74,15 @@ def test_examples_come_and_go_without_encoding_the_others_again(segmenter: Segme
     assert segmenter.predict(_photo(RED, BLUE)).label_map.max() == 1
     segmenter.remove(0)
     assert segmenter.classes_ == ()
-    with pytest.raises(EmatError, match="knows no class yet; call fit"):
+    with raises_code("not-fitted"):
         segmenter.predict(_photo(RED))
 
 
 def test_with_a_cache_a_photo_is_encoded_once_and_the_answers_are_the_same(tiny_head: Path) -> None:
     plain = Segmenter.load(tiny_head)
-    caching = Segmenter(plain.method, plain.thresholds, cache=FeatureCache(plain.method, memory_bytes=10**8))
+    caching = Segmenter(
+        plain.method, plain.thresholds, cache=FeatureCache(plain.method, memory_bytes=10**8), learner=plain.learner
+    )
     photo = _photo(RED, BLUE)
     for segmenter in (plain, caching):
         segmenter.fit([Example(photo, {"red": _left()})])
@@ -135,7 +139,7 @@ def test_a_bad_photo_among_many_raises_what_is_wrong(segmenter: Segmenter, tmp_p
     segmenter.fit([Example(_photo(RED, GREY), {"red": _left()})])
     stream = segmenter.predict_many([_photo(RED), tmp_path / "gone.jpg"])
     assert next(stream).present == {"red"}
-    with pytest.raises(EmatError, match=r"gone\.jpg does not exist"):
+    with raises_code("no-such-file", "gone.jpg"):
         next(stream)
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("emat-reader")]
 
@@ -177,9 +181,11 @@ def test_pictures_arrays_bytes_and_turned_files_are_one_photo(segmenter: Segment
 def test_a_method_that_only_segments_is_scored_by_its_surest_pixel() -> None:
     from emat.methods.registry import build_method
 
+    torch.manual_seed(0)
     segmenter = Segmenter(build_method("emat-s", image_size=64, device="cpu"))
-    prediction = segmenter.fit([Example(_photo(RED, GREY), {"red": _left()})]).predict(_photo(RED, BLUE))
-    assert prediction.scores["red"] == pytest.approx(float(prediction.maps["red"].max()))
+    segmenter.fit([Example(_photo(RED, GREY), {"red": _left()})])
+    prediction = segmenter.predict_unrefined(_photo(RED, BLUE))  # refinement moves the highest pixel, not the score
+    assert prediction.scores["red"] == pytest.approx(float(prediction.maps["red"].max()), abs=1e-4)
 
 
 def test_thresholds_come_from_the_head(tiny_head: Path) -> None:
@@ -188,18 +194,18 @@ def test_thresholds_come_from_the_head(tiny_head: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("examples", "sentence"),
+    ("examples", "code"),
     [
-        ([], "nothing to fit"),
-        (["a.jpg"], r"an example is Example\(photo, \{class: mask\}\), not a str"),
+        ([], "no-examples"),
+        (["a.jpg"], "bad-example"),
         (
             [Example(_photo(RED), {"Cat": _left(), "cat": _left()}, name="a.jpg")],
-            "'cat' of a.jpg is also written 'Cat'",
+            "given-twice",
         ),
     ],
 )
-def test_what_cannot_be_fitted_is_refused(segmenter: Segmenter, examples: list[Example], sentence: str) -> None:
-    with pytest.raises(EmatError, match=sentence):
+def test_what_cannot_be_fitted_is_refused(segmenter: Segmenter, examples: list[Example], code: str) -> None:
+    with raises_code(code):
         segmenter.fit(examples)
 
 
@@ -212,15 +218,15 @@ def test_a_fit_that_fails_leaves_what_was_known(segmenter: Segmenter) -> None:
 
 def test_a_class_written_in_another_case_later_is_refused(segmenter: Segmenter) -> None:
     segmenter.fit([Example(_photo(RED, GREY), {"red": _left()})])
-    with pytest.raises(EmatError, match=r"'RED' of .* is also written 'red'; use one spelling"):
+    with raises_code("given-twice", "'RED'", "the array", "'red'"):
         segmenter.add(Example(_photo(RED, GREY), {"RED": _left()}))
 
 
 def test_removing_what_is_not_there_is_refused(segmenter: Segmenter) -> None:
     segmenter.fit([Example(_photo(RED, GREY), {"red": _left()})])
-    with pytest.raises(EmatError, match="no example 3; this segmenter has 1"):
+    with raises_code("unknown-example"):
         segmenter.remove(3)
-    with pytest.raises(EmatError, match="was not shown to this segmenter"):
+    with raises_code("unknown-example"):
         segmenter.remove(Example(_photo(RED, GREY), {"red": _left()}))
 
 
@@ -238,7 +244,7 @@ def test_a_huge_photo_is_refused(segmenter: Segmenter, tmp_path: Path) -> None:
         struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks
     ]
     path.write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(body))
-    with pytest.raises(EmatError, match=r"huge.png has .*more than 89 million pixels; .*--max-pixels"):
+    with raises_code("photo-too-large"):
         segmenter.predict(path)
 
 
@@ -268,5 +274,5 @@ def test_a_batch_of_no_photos_is_refused(tiny_head: Path) -> None:
     segmenter = Segmenter.load(tiny_head, learn=False).fit(
         [Example(np.zeros((9, 9, 3), np.uint8), {"x": (0, 0, 5, 5)})]
     )
-    with pytest.raises(EmatError, match="batch_size is 0"):
+    with raises_code("bad-number"):
         next(segmenter.predict_many([], batch_size=0))

@@ -1,5 +1,6 @@
 """Tiles cover a photo, and a slide is predicted window by window."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,18 +12,15 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from emat import Example, Prediction, Segmenter
-from emat.errors import EmatError
 from emat.formats.results import ResultTable
 from emat.formats.writing import open_writer
-from emat.images import Pixels, Reading
+from emat.images import Reading
 from emat.images.slides import Slide
+from emat.inference.decisions import LeftOutExample, decide_tiles
 from emat.inference.example import Scribble
-from emat.inference.fitted_file import pack
-from emat.inference.forecast import tiles_help
-from emat.inference.known_examples import KnownExamples
 from emat.inference.tiles import (
     OVERLAP,
-    WHOLE,
+    UNCUT,
     SlidePrediction,
     View,
     cut,
@@ -31,8 +29,8 @@ from emat.inference.tiles import (
     predict_slide,
     tile_grid,
 )
-from emat.methods.with_learner import unwrapped
 from tests.inference.colour_method import ColourMethod
+from tests.raises import raises_code
 
 RED, GREEN, GREY = (200, 20, 20), (20, 180, 20), (128, 128, 128)
 
@@ -56,7 +54,7 @@ def test_neighbours_overlap() -> None:
 
 
 def test_a_small_photo_is_not_cut_by_auto() -> None:
-    assert tile_grid((120, 140), 100, "auto") == WHOLE
+    assert tile_grid((120, 140), 100, "auto") == UNCUT
     assert tile_grid((200, 300), 100, "auto") == (2, 3)
 
 
@@ -107,9 +105,10 @@ def spotted() -> Segmenter:
 
 
 def test_examples_are_cut_into_as_many_tiles_as_the_photo(spotted: Segmenter) -> None:
-    known, head = spotted._known, unwrapped(spotted.method)
-    closer = known.closer("spot", (2, 2), head)
-    assert closer is known.closer("spot", (2, 2), head), "computed once"
+    known, head = spotted._examples, spotted.method
+    closer = known.tile_supports("spot", (2, 2), head)
+    assert closer[0] is known.tile_supports("spot", (2, 2), head)[0], "computed once"
+    assert closer[1:] == known.tile_supports("spot", (2, 2), head, without={0})
     for example, encoding in zip(spotted.examples_, closer, strict=True):
         assert example.working is not None
         assert example.working.photo.shape == (200, 200, 3), "kept at twice the size that is learnt from"
@@ -118,15 +117,15 @@ def test_examples_are_cut_into_as_many_tiles_as_the_photo(spotted: Segmenter) ->
         fullest = tiles[int(np.argmax([shown[tile.area].sum() for tile in tiles]))]
         mask = torch.from_numpy(shown[fullest.area].astype(np.float32))
         expected = head.encode_support(head.photo_features(example.working.photo[fullest.area]), mask)
-        assert torch.equal(pack(encoding)["cells"], pack(expected)["cells"])
-        assert not torch.equal(pack(encoding)["cells"], pack(example.encodings["spot"])["cells"])
+        assert torch.equal(encoding.cells, expected.cells)
+        assert not torch.equal(encoding.cells, example.encodings["spot"].cells)
 
 
 def test_a_sparse_example_is_not_cut() -> None:
     photo, _ = _spotted(1, 64)
     strokes = {"spot": Scribble(points=[(20, 20)]), "background": Scribble(points=[(50, 5)])}
     segmenter = Segmenter.load("default", device="cpu", size=64).fit([Example(photo, strokes, sparse=True)])
-    (whole,) = segmenter._known.closer("spot", (2, 2), unwrapped(segmenter.method))
+    (whole,) = segmenter._examples.tile_supports("spot", (2, 2), segmenter.method)
     assert whole is segmenter.examples_[0].encodings["spot"]
 
 
@@ -134,22 +133,18 @@ def test_a_sparse_example_is_not_cut() -> None:
 def test_auto_cuts_photos_where_left_out_examples_gain_by_it(spotted: Segmenter, helps: bool) -> None:
     asked: list[tuple[int, int]] = []
 
-    def predict(photo: Pixels, others: KnownExamples, features: None, grid: tuple[int, int]) -> Prediction:
-        assert len(others.examples) == 2, "the example that is predicted was left out"
+    def predict(example: LeftOutExample, grid: tuple[int, int]) -> Prediction:
         asked.append(grid)
-        good = (grid == WHOLE) is not helps
-        (truth,) = (e.working.masks["spot"] for e in spotted.examples_ if e.working and e.working.photo is photo)
+        good = (grid == UNCUT) is not helps
+        truth = example.masks["spot"]
         found = (truth == 1) if good else np.zeros_like(truth, bool)
-        return Prediction(photo, {"spot": 0.9}, {"spot": found.astype(np.float32)})
+        return Prediction(example.photo, {"spot": 0.9}, {"spot": found.astype(np.float32)})
 
-    known = KnownExamples(spotted.examples_)
-    assert tiles_help(known, (2, 2), predict) is helps
-    assert asked == [WHOLE, (2, 2)] * 3
-    assert tiles_help(known, (2, 2), predict) is helps
-    assert len(asked) == 6, "asked once for the same examples and tiles"
+    assert decide_tiles(spotted._examples, 100, predict) == ("auto" if helps else None)
+    assert asked == [UNCUT, (2, 2)] * 3
 
 
-def test_auto_follows_the_forecast_and_a_number_does_not(spotted: Segmenter, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_predict_cuts_as_was_decided_and_as_it_is_told(spotted: Segmenter, monkeypatch: pytest.MonkeyPatch) -> None:
     photo, _ = _spotted(9, 2 * spotted.method.preparation.image_size)
     grids: list[tuple[int, int]] = []
 
@@ -157,19 +152,20 @@ def test_auto_follows_the_forecast_and_a_number_does_not(spotted: Segmenter, mon
         grids.append(grid)
         return []
 
-    monkeypatch.setattr("emat.inference.predictor.cut", noted)
-    for answer, tiles in ((True, "auto"), (False, "auto"), (False, 2)):
-        monkeypatch.setattr("emat.inference.predictor.tiles_help", lambda *_, said=answer: said)
+    monkeypatch.setattr("emat.inference.segmenter.cut", noted)
+    monkeypatch.setattr(type(spotted.learnt_), "needs_head", True)
+    for decided, told in (("auto", "fitted"), (None, "fitted"), ("auto", None), (None, 3)):
         other = spotted.copy()
-        other.tiles = tiles  # type: ignore[assignment]
-        monkeypatch.setattr(type(other.learnt_), "needs_head", True)
-        other.predict(photo)
-    assert grids == [(2, 2), (2, 2)]
+        assert other._fit is not None
+        other._fit = replace(other._fit, decisions=replace(other._fit.decisions, tiles=decided))  # type: ignore[arg-type]
+        other.tiles = told  # type: ignore[assignment]
+        other.predict_unrefined(photo)
+    assert grids == [(2, 2), (3, 3)]
 
 
 @pytest.mark.parametrize("tiles", [0, -1, "many", 1.5, True])
 def test_other_values_are_refused(tiles: object) -> None:
-    with pytest.raises(EmatError, match="tiles is None, 'auto' or a number of tiles a side"):
+    with raises_code("unknown-choice"):
         Segmenter(ColourMethod(), tiles=tiles)  # type: ignore[arg-type]
 
 
@@ -177,7 +173,7 @@ def test_other_values_are_refused(tiles: object) -> None:
 
 
 def slide_of(path: Path, side: int = 600) -> np.ndarray:
-    tifffile = pytest.importorskip("tifffile", reason="slides need tifffile (pip install emat[science])")
+    tifffile = pytest.importorskip("tifffile", reason="slides need tifffile (the extra science)")
     photo = np.full((side, side + 40, 3), GREY, np.uint8)
     photo[100:300, 50:250] = RED
     photo[350:420, 400:600] = GREEN

@@ -10,8 +10,8 @@ import pytest
 from PIL import Image
 
 from emat import Segmenter
-from emat.errors import EmatError
 from emat.integrations.cvat import create
+from tests.raises import raises_code
 from tests.scale.conftest import photo_of
 
 cvat_sdk = pytest.importorskip("cvat_sdk", reason="CVAT needs the extra `cvat`, which is not part of `all`")
@@ -87,5 +87,5 @@ class _Media:
 
 
 def test_a_file_that_is_not_there_is_one_sentence() -> None:
-    with pytest.raises(EmatError, match="does not exist"):
+    with raises_code("no-such-file"):
         create("absent.emat")

@@ -2,6 +2,7 @@
 
 import base64
 import io
+import json
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -25,6 +26,7 @@ from fastapi.testclient import TestClient
 from emat.integrations.label_studio import LabelConfig, decode_brush, encode_brush, masks_of
 from emat.scale.requests import ServeOptions
 from emat.scale.serve import build_app
+from tests.raises import raises_code
 
 BRUSH_CONFIG = """
 <View>
@@ -106,7 +108,7 @@ def test_setup_says_a_version(client: TestClient) -> None:
     assert answer.json()["model_version"].endswith("-3-examples")
     assert client.get("/health").status_code == 200
     refused = client.post("/setup", json=request | {"schema": "<View><Text name='t' value='$t'/></View>"})
-    assert "no BrushLabels or PolygonLabels" in refused.json()["error"]
+    assert refused.json()["code"] == "bad-interface"
 
 
 def test_suggestions_are_brush_strokes_of_what_predict_finds(client: TestClient, fitted: Segmenter) -> None:
@@ -213,7 +215,64 @@ def test_a_photo_is_fetched_from_label_studio_with_its_key_and_from_elsewhere_wi
         ("/elsewhere", None),
     ]
     absent = client.post("/predict", json=predict_request("file:///etc/passwd"))
-    assert "cannot be fetched" in absent.json()["error"]
+    assert absent.json()["code"] == "download-failed"
+
+
+class Listener:
+    """A server that remembers the keys that it was sent."""
+
+    def __init__(self) -> None:
+        self.keys: list[str | None] = []
+        keys = self.keys
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                keys.append(self.headers.get("Authorization"))
+                self.send_response(200)
+                self.end_headers()
+                self.wfile.write(png(photo_of(5)))
+
+            def log_message(self, format: str, *args: object) -> None:
+                pass
+
+        self.server = HTTPServer(("127.0.0.1", 0), Handler)
+        self.address = f"http://127.0.0.1:{self.server.server_port}"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def close(self) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+
+
+def test_a_key_is_sent_to_nobody_but_whom_it_is_for(fitted: Segmenter, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("no_proxy", "127.0.0.1,localhost")
+    studio, stranger = Listener(), Listener()
+    app = ServeOptions(label_studio=True)
+
+    def ask(client: TestClient, listener: Listener, key: str) -> None:
+        setup = {"schema": BRUSH_CONFIG, "hostname": listener.address, "access_token": key}
+        assert client.post("/setup", json=setup).status_code == 200
+        for image in ("/a.png", f"{studio.address}/a.png", f"{stranger.address}/a.png"):
+            assert client.post("/predict", json=predict_request(image)).status_code == 200
+
+    monkeypatch.setenv("LABEL_STUDIO_API_KEY", "secret")
+    with raises_code("missing-option"):
+        build_app(fitted, app)
+    monkeypatch.setenv("LABEL_STUDIO_URL", studio.address)
+    with TestClient(build_app(fitted, app), base_url="http://127.0.0.1:9090") as client:
+        ask(client, stranger, "theirs")
+    assert set(stranger.keys) == {None}
+    assert set(studio.keys) == {"Token secret"}
+    monkeypatch.delenv("LABEL_STUDIO_URL")
+    monkeypatch.delenv("LABEL_STUDIO_API_KEY")
+    studio.keys.clear()
+    with TestClient(build_app(fitted, app), base_url="http://127.0.0.1:9090") as client:
+        ask(client, studio, "first")
+        ask(client, stranger, "")  # another project, without a key
+    assert "Token first" in studio.keys
+    assert set(stranger.keys) == {None}
+    studio.close()
+    stranger.close()
 
 
 def test_rectangles_and_polygons_of_an_annotation_are_joined() -> None:
@@ -265,3 +324,43 @@ def test_damaged_run_lengths_are_refused(change: str) -> None:
     size = {"shorter": (8, 8), "other size": (8, 9), "too large": (2**20, 2**20)}[change]
     with pytest.raises(ValueError, match=r"early|not of an image|pixels"):
         decode_brush(runs[:-4] if change == "shorter" else runs, size)
+
+
+WRONG: list[Any] = [None, True, 0, -1, 1e300, "", "x", "http://[", [], {}, [1], [[]], {"a": 1}, "\ud800", 10**30]
+
+
+def _with_each_part_wrong(value: Any) -> Iterator[Any]:
+    """The value with one of its parts after the other replaced by everything that does not belong there."""
+    yield from WRONG
+    if isinstance(value, dict):
+        for key, part in value.items():
+            yield from ({**value, key: wrong} for wrong in _with_each_part_wrong(part))
+    elif isinstance(value, list) and value and not isinstance(value[0], int):
+        yield from ([wrong] for wrong in _with_each_part_wrong(value[0]))
+
+
+@pytest.mark.parametrize("address", ["/setup", "/predict", "/webhook"])
+def test_no_body_of_any_kind_is_an_error_of_the_server(fitted: Segmenter, address: str) -> None:
+    small = np.ones((9, 9), bool)
+    polygon = {"points": [[1, 1], [50, 50], [1, 50]], "polygonlabels": ["bar"]}
+    sizes = {"original_width": 9, "original_height": 9, "image_rotation": 0}
+    result = [brush(small, "bar"), {"type": "polygonlabels", "value": polygon, **sizes}]
+    setup = {"schema": BRUSH_CONFIG, "hostname": "http://127.0.0.1:1", "access_token": "token"}
+    webhook = annotation_request("/a.png", result)
+    good: Any = {"/setup": setup, "/predict": predict_request("/a.png"), "/webhook": webhook}[address]
+    if address == "/webhook":
+        good = {key: good[key] for key in ("action", "annotation", "project", "task")}
+        good["annotation"] = {"result": result}
+        bodies = [{**good, "annotation": {"result": [wrong]}} for wrong in _with_each_part_wrong(result[1])]
+        bodies += list(_with_each_part_wrong(good))
+    else:
+        bodies = list(_with_each_part_wrong(good))
+    app = build_app(fitted, ServeOptions(label_studio=True))
+    app.state.served.teach = lambda *_, **__: None
+    with TestClient(app, base_url="http://127.0.0.1:9090", raise_server_exceptions=False) as client:
+        for body in bodies:
+            sent = json.dumps(body).encode()
+            answer = client.post(address, content=sent, headers={"content-type": "application/json"})
+            assert answer.status_code < 500, (body, answer.text)
+        nested = client.post(address, content=b"[" * 100_000, headers={"content-type": "application/json"})
+        assert nested.status_code == 422

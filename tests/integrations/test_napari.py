@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from emat.errors import EmatError
 from emat.integrations.napari import as_photo, find_labels
+from tests.raises import raises_code
 from tests.scale.conftest import photo_of
 
 
@@ -25,7 +25,7 @@ def test_labels_keep_their_numbers(tiny_head: Path) -> None:
 
 
 def test_nothing_painted_is_said(tiny_head: Path) -> None:
-    with pytest.raises(EmatError, match="paint the object"):
+    with raises_code("empty-mask"):
         find_labels(photo_of(0), np.zeros((48, 64), np.int32), photo_of(3), model=str(tiny_head))
 
 

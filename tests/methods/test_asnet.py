@@ -5,11 +5,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from emat.errors import EmatError
 from emat.methods.asnet import ASNet, SqueezeLayer
 from emat.methods.resnet_base import correlate
 from tests.methods.test_hsnet import unit_maps
 from tests.methods.tiny import tiny_method
+from tests.raises import raises_code
 
 
 def plain(layer: SqueezeLayer, x: Tensor, mask: Tensor) -> Tensor:
@@ -82,5 +82,5 @@ def test_only_large_support_maps_are_pooled() -> None:
 
 
 def test_photos_too_small_for_its_last_kernel_are_refused() -> None:
-    with pytest.raises(EmatError, match="asnet needs photos of at least 257 pixels a side, not 256"):
+    with raises_code("photo-size", "257", "256"):
         ASNet(tiny_method("hsnet").backbone, image_size=256)

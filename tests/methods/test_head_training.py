@@ -7,7 +7,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from emat.errors import EmatError
 from emat.files import file_sha256
 from emat.methods.head_training import Training, starting_head, training_of
 from emat.methods.trained_head import (
@@ -15,6 +14,7 @@ from emat.methods.trained_head import (
 )
 from emat.model import build
 from emat.tensor_files import write_tensors
+from tests.raises import raises_code
 
 KEPT_APART = Training(fold=1, kept_apart=True, classes=frozenset({"disc", "slab"}))
 
@@ -90,5 +90,5 @@ def test_a_start_that_lists_no_classes_leaves_them_unknown(tmp_path: Path) -> No
 @pytest.mark.parametrize(("word", "other"), [("method", "cst"), ("backbone", "resnet50")])
 def test_a_head_of_another_kind_cannot_be_a_start(word: str, other: str, tmp_path: Path) -> None:
     options = {"method": "emat", "backbone": "efficientnet-lite2", word: other}
-    with pytest.raises(EmatError, match=f"is a head for the {word} .*, not {other}; train with --{word} "):
+    with raises_code("wrong-head", f"--{word}", str(other)):
         starting_head(starting_file(tmp_path), **options)

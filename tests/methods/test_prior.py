@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from emat import Example, Segmenter
-from emat.errors import EmatError
 from emat.methods.base import Features, LossWeights, TaskEvidence, TrainingBatch
-from emat.methods.correlation import CorrelationMethod, ShotEvidence
+from emat.methods.correlation import CorrelationMethod, NetworkMethod, ShotEvidence
 from emat.methods.head_training import starting_head
 from emat.methods.prior import (
     ABSENCE_SHARE,
@@ -25,6 +24,7 @@ from emat.methods.prototype import Prototype, patch_evidence
 from emat.methods.registry import build_method
 from emat.methods.trained_head import load_head, save_head
 from emat.model import Shape
+from tests.raises import raises_code
 
 SIZE = 64
 
@@ -49,7 +49,7 @@ def corner_mask() -> torch.Tensor:
 
 
 def test_the_evidence_of_a_shot_is_the_mean_of_both_logits(prior: PriorMethod) -> None:
-    pure = CorrelationMethod(prior.backbone, prior.network, SIZE)
+    pure = NetworkMethod(prior.backbone, prior.network, SIZE)
     free = Prototype(prior.backbone, SIZE)
     (joint,) = prior.compare(
         prior.encode_query(features(prior, 1)), [prior.encode_support(features(prior, 2), corner_mask())]
@@ -65,20 +65,25 @@ def test_the_evidence_of_a_shot_is_the_mean_of_both_logits(prior: PriorMethod) -
     assert trained.presence is not None
     assert joint.presence is not None
 
-    def logit(p: float) -> float:
-        return max(-LARGEST_LOGIT, min(LARGEST_LOGIT, math.log(p / (1 - p))))
+    def logit(p: torch.Tensor) -> float:
+        return max(-LARGEST_LOGIT, min(LARGEST_LOGIT, math.log(float(p) / (1 - float(p)))))
 
     presence = (logit(trained.presence) + PRIOR_WEIGHT * logit(untrained.presence)) / (1 + PRIOR_WEIGHT)
     assert logit(joint.presence) == pytest.approx(presence, abs=1e-4)
     small = torch.nn.functional.interpolate(
-        untrained.logits[None, None], trained.masks.shape[1:], mode="bilinear", align_corners=True
-    )[0, 0]
-    mask = (trained.masks[1] - trained.masks[0] + PRIOR_WEIGHT * small) / (1 + PRIOR_WEIGHT)
-    torch.testing.assert_close(joint.masks[1] - joint.masks[0], mask)
+        untrained.logits[:, None], trained.masks.shape[2:], mode="bilinear", align_corners=True
+    )[:, 0]
+    mask = (trained.foreground + PRIOR_WEIGHT * small) / (1 + PRIOR_WEIGHT)
+    torch.testing.assert_close(joint.foreground, mask)
 
 
 def shot(presence: float, mask: float = 0.3) -> ShotEvidence:
-    return ShotEvidence(presence, torch.stack([torch.zeros(4, 4), torch.full((4, 4), mask)]))
+    return evidence_of(presence, torch.full((4, 4), mask))
+
+
+def evidence_of(presence: float, mask: torch.Tensor) -> ShotEvidence:
+    masks = torch.stack([torch.zeros_like(mask), mask])[None]
+    return ShotEvidence(torch.tensor([presence], dtype=torch.float64), masks)
 
 
 def test_a_way_alone_keeps_its_presence_and_an_absent_one_loses_its_mask(prior: PriorMethod) -> None:
@@ -107,7 +112,7 @@ def test_a_way_whose_mask_another_one_explains_has_the_score_of_what_is_left(pri
     unsure[:, :6] = 5.0  # the surer way takes two thirds of this mask
 
     def scores(*ways: tuple[float, torch.Tensor]) -> tuple[float, ...]:
-        shots = [[ShotEvidence(presence, torch.stack([torch.zeros(8, 8), one]))] for presence, one in ways]
+        shots = [[evidence_of(presence, one)] for presence, one in ways]
         found = prior.decide(TaskEvidence(shots, (8, 8)))
         assert found.scores is not None
         assert found.present == tuple(score >= 0.5 for score in found.scores)
@@ -121,10 +126,10 @@ def test_a_way_whose_mask_another_one_explains_has_the_score_of_what_is_left(pri
 
 
 def test_one_object_that_three_ways_share_is_not_lost_to_all_of_them() -> None:
-    maps = np.full((3, 9, 9), 0.6, np.float32)
+    maps = torch.full((1, 3, 9, 9), 0.6)
     for way in range(3):
-        maps[way, :, 3 * way : 3 * way + 3] = 0.9
-    assert scores_by_masks([0.9, 0.9, 0.9], maps) == pytest.approx((0.6, 0.6, 0.6))
+        maps[0, way, :, 3 * way : 3 * way + 3] = 0.9
+    assert scores_by_masks(torch.full((1, 3), 0.9), maps)[0].tolist() == pytest.approx([0.6, 0.6, 0.6])
 
 
 def test_shots_share_the_presence_of_their_way(prior: PriorMethod) -> None:
@@ -138,7 +143,7 @@ def test_training_uses_the_loss_of_emat_alone(prior: PriorMethod) -> None:
     batch = TrainingBatch(
         [features(prior, 1)], [features(prior, 2)], [corner_mask()], torch.ones(1, 8, 8, dtype=torch.uint8)
     )
-    pure = CorrelationMethod(prior.backbone, prior.network, SIZE)
+    pure = NetworkMethod(prior.backbone, prior.network, SIZE)
     with torch.no_grad():
         torch.testing.assert_close(prior.loss(batch, LossWeights()).total, pure.loss(batch, LossWeights()).total)
 
@@ -158,7 +163,7 @@ def test_a_head_of_emat_is_a_head_of_emat_prior_and_of_no_other(prior: PriorMeth
     save_head(file, prior.trained_weights(), {"method": "emat", "backbone": "efficientnet-lite2"})
     assert load_head(file).method == "emat"
     assert load_head(file, method="emat-prior").method == "emat-prior"
-    with pytest.raises(EmatError, match="not cst"):
+    with raises_code("wrong-head", "cst"):
         load_head(file, method="cst")
 
 
@@ -166,7 +171,7 @@ def test_training_emat_may_start_from_a_head_of_emat_prior(prior: PriorMethod, t
     file = tmp_path / "head.safetensors"
     save_head(file, prior.trained_weights(), {"method": "emat-prior", "backbone": "efficientnet-lite2"})
     assert starting_head(str(file), "emat", "efficientnet-lite2") is not None
-    with pytest.raises(EmatError, match="not cst"):
+    with raises_code("wrong-head", "cst"):
         starting_head(str(file), "cst", "efficientnet-lite2")
 
 

@@ -9,10 +9,10 @@ import torch
 
 from emat.backbone import Backbone
 from emat.backbone.efficientnet import EfficientNetLite2
-from emat.errors import EmatError
 from emat.methods.base import Features, LossWeights, TaskEvidence, TrainingBatch
 from emat.methods.prototype import Prototype, make_prototypes
 from emat.methods.registry import METHODS, build_method
+from tests.raises import raises_code
 
 GRID = (4, 6)
 RED, GREY, BLUE = (1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0)
@@ -112,13 +112,13 @@ def test_real_photos_go_through_the_default_backbone(method: Prototype) -> None:
 def test_there_is_nothing_to_train(method: Prototype) -> None:
     assert not METHODS["prototype"].needs_training
     assert not method.trained_weights()
-    with pytest.raises(EmatError, match="nothing to train"):
+    with raises_code("nothing-to-train"):
         method.loss(TrainingBatch([], [], [], torch.zeros(0, 1, 1)), LossWeights())
 
 
 def test_another_backbone_gives_all_its_channels() -> None:
     backbone: Backbone = EfficientNetLite2()
-    with pytest.raises(EmatError, match="registry"):
+    with raises_code("wrong-backbone"):
         Prototype(backbone)
     known = build_method("prototype", image_size=64, device="cpu")
     assert isinstance(known, Prototype)

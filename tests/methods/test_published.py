@@ -13,39 +13,41 @@ from types import MappingProxyType
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save
 
 from emat import Example, Segmenter
 from emat.backbone.registry import BACKBONES
 from emat.backbone.vit import ViT
 from emat.cli import main
-from emat.methods import published, trained_head
+from emat.methods import trained_head
 from emat.methods.head_training import training_of
-from emat.methods.published import BITSTREAMS, recorded_sha256
-from emat.methods.trained_head import PUBLISHED_ARCHIVES, best_head, head_file, load_head
+from emat.methods.trained_head import BITSTREAMS, PUBLISHED_ARCHIVES, best_head, head_file, load_head, recorded_sha256
 from emat.model import build
+from emat.refine.mobilesam import MobileSAM
+from emat.weights import MOBILESAM, say_once
 from tests.evaluation.conftest import make_photos
 from tests.file_server import Server
 from tests.test_archives import write_archive
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def home(online_home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A home of its own, and a DINOv2 of the published depth and number of heads that is 8 times narrower."""
-    monkeypatch.setenv("EMAT_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("no_proxy", "127.0.0.1")
-    for name in ("EMAT_OFFLINE", "HF_HUB_OFFLINE"):
-        monkeypatch.delenv(name, raising=False)
     make = partial(ViT, 48, 12, 6, patch=14, pos_grid=5)
     narrow = replace(BACKBONES["dinov2-s"], make=make, width=8, image_size=56, urls=())
     monkeypatch.setitem(BACKBONES, "dinov2-s", narrow)
-    trained_head._say_once.cache_clear()
-    return tmp_path / "home"
+    say_once.cache_clear()
+    return online_home
+
+
+def narrow_backbone(seed: int = 0) -> dict[str, torch.Tensor]:
+    torch.manual_seed(seed)
+    return ViT(48, 12, 6, patch=14, pos_grid=5).state_dict()
 
 
 def checkpoint(method: str, fold: int, backbone: int = 0) -> bytes:
     """As published: backbone and learner in one state, hyper-parameters pickled beside it."""
-    torch.manual_seed(backbone)
-    state = {f"backbone.{name}": value for name, value in ViT(48, 12, 6, patch=14, pos_grid=5).state_dict().items()}
+    state = {f"backbone.{name}": value for name, value in narrow_backbone(backbone).items()}
     torch.manual_seed(100 + fold)
     state |= {f"learner.{name}": value for name, value in build(method, 72).state_dict().items()}
     file = io.BytesIO()
@@ -64,7 +66,7 @@ def archive(
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     running = Server(archive(tmp_path))
-    monkeypatch.setattr(published, "HOST", running.url.removesuffix("/file.bin"))
+    monkeypatch.setattr(trained_head, "HOST", running.url.removesuffix("/file.bin"))
     yield running
     running.http.shutdown()
     running.http.server_close()
@@ -115,8 +117,42 @@ def test_a_fetched_head_predicts_is_evaluated_and_is_the_best(
     assert "emat on dinov2-s at 56 px" in capsys.readouterr().out
 
 
+def test_fetch_best_brings_backbone_heads_and_mobilesam_and_the_papers_model_is_best(
+    server: Server, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    backbone, sam = Server(save(narrow_backbone())), Server(b"")
+    file = io.BytesIO()
+    torch.save(MobileSAM().state_dict(), file)
+    sam.content = file.getvalue()
+    spec = replace(MOBILESAM, urls=(sam.url,), sha256=hashlib.sha256(sam.content).hexdigest(), wheel=None)
+    monkeypatch.setitem(BACKBONES, "mobilesam", replace(BACKBONES["mobilesam"], shared=spec))
+    monkeypatch.setitem(BACKBONES, "dinov2-s", replace(BACKBONES["dinov2-s"], urls=(backbone.url,)))
+    assert run("weights", "fetch", "best") == 0
+    shown = capsys.readouterr().out
+    for line in ("dinov2-s: verified", "emat-coco-fold0: ready", "emat-pascal-fold3: ready", "mobilesam: verified"):
+        assert line in shown
+    assert "was not imported" not in shown  # the archive's backbone is the one that was there
+    assert best_head() == "emat-coco-fold0"
+    assert Segmenter.load("best", learn=False).method.name == "emat"
+    counts = [len(one.ranges) for one in (server, backbone, sam)]
+    assert run("weights", "fetch", "best") == 0
+    assert [len(one.ranges) for one in (server, backbone, sam)] == counts == [2, 1, 1]
+    spec.path.unlink()
+    sam.content = b"something else"
+    (home / "heads" / "emat-pascal-fold0.safetensors").unlink()
+    assert run("weights", "fetch", "best") == 2  # and all else is fetched
+    assert "mobilesam was not fetched" in capsys.readouterr().err
+    assert (home / "heads" / "emat-pascal-fold0.safetensors").is_file()
+    for one in (backbone, sam):
+        one.http.shutdown()
+        one.http.server_close()
+
+
 def test_best_says_that_it_is_the_default_where_nothing_else_is(capsys: pytest.CaptureFixture[str]) -> None:
-    assert Segmenter.load("best").method.preparation == Segmenter.load("default").method.preparation
+    assert (
+        Segmenter.load("best", fetch=False).method.preparation
+        == Segmenter.load("default", fetch=False).method.preparation
+    )
     assert "the best head on this machine is default" in capsys.readouterr().err
 
 
@@ -218,7 +254,7 @@ def test_the_doctor_proposes_the_command_until_a_published_head_is_here(
     server: Server, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run("doctor", "--json") == 0
-    assert json.loads(capsys.readouterr().out)["proposal"] == "emat weights fetch emat-coco"
+    assert json.loads(capsys.readouterr().out)["proposal"] == "emat weights fetch best"
     assert run("weights", "fetch", "emat-coco") == 0
     capsys.readouterr()
     assert run("doctor", "--json") == 0

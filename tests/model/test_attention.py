@@ -63,7 +63,8 @@ def test_gradients_of_the_hot_path_pass_gradcheck_for_tokens_and_weights(
     class_token: bool, shifted: bool, small: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("emat.model.attention.SMALL_PAIR", small)  # kept for backward, or computed again
-    monkeypatch.setattr("emat.model.attention._within_range", lambda q, k: not shifted)
+    monkeypatch.setattr("emat.model.attention.KEPT_SHARE", 0)
+    monkeypatch.setattr("emat.model.attention._within_range", lambda q, reach, keys: not shifted)
     given = matrices(2, 4, 8, 8, class_token=class_token)
     tokens = [random(2, 5, 3), random(4, 2, 2, 3), random(2, 3, 3)]
 

@@ -1,10 +1,52 @@
 """Which support cells a mask keeps, averages by position inside a cell, and the order of cells for the second layer."""
 
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 
-from emat.model.encoding import Window, kept_cells, position_order
+from emat.model.encoding import Window, kept_cells, position_order, support_mask
+from tests.raises import raises_code
+
+MASKS = json.loads((Path(__file__).parents[1] / "parity" / "support_masks.json").read_text())["cases"]
+
+
+def mask_by_rule(case: dict[str, Any]) -> torch.Tensor:
+    """The mask (H, W) of a case of tests/parity/support_masks.json, whose `rule` this is."""
+    height, width, k = case["height"], case["width"], case["k"]
+    y, x = np.mgrid[:height, :width]
+    kinds = {
+        "disc": (y - 0.37 * height) ** 2 + (x - 0.61 * width) ** 2 <= (0.07 * k * min(height, width)) ** 2,
+        "bar": abs(x - 0.3 * width - 0.21 * y) <= k,
+        "checks": ((x // (7 + k) + y // (5 + k)) % 5 == 0) & (y > 0.2 * height) & (x > 0.1 * width),
+    }
+    return torch.from_numpy(kinds[case["kind"]])
+
+
+@pytest.mark.parametrize("case", MASKS, ids=lambda case: "-".join(str(v) for v in list(case.values())[:4]))
+def test_a_mask_keeps_the_cells_of_the_published_code(case: dict[str, Any]) -> None:
+    mask = mask_by_rule(case)
+    for sides, (count, digest) in case["kept"].items():
+        side, grid = map(int, sides.split("/"))
+        kept = torch.zeros(grid * grid, dtype=torch.bool)
+        kept[kept_cells(support_mask(mask, side), grid)] = True
+        assert int(kept.sum()) == count
+        assert hashlib.sha256(np.packbits(kept.numpy()).tobytes()).hexdigest()[:16] == digest
+
+
+def test_undecided_pixels_of_a_mask_stay_undecided() -> None:
+    mask = torch.tensor([[1.0, -1.0], [0.0, -1.0]])
+    assert support_mask(mask, 4).tolist() == mask.repeat_interleave(2, 0).repeat_interleave(2, 1).tolist()
+
+
+def test_a_mask_without_pixels_is_refused() -> None:
+    with raises_code("mask-shape"):
+        support_mask(torch.zeros(0, 3), 4)
 
 
 @pytest.mark.parametrize(("stride", "pool"), [(2, 1), (2, 2), (2, 3), (1, 3), (1, 12)])

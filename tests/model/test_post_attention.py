@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from emat.model.group_norm import Affine
-from emat.model.post_attention import CHUNK_SHARE, PostAttentionWeights, finish_consuming
+from emat.model.post_attention import CHUNK_SHARE, PostAttentionWeights, post_attention_
 
 HIDDEN, WIDTH = 4, 8
 
@@ -40,7 +40,7 @@ def plain(a: Tensor, r: Tensor, matrices: list[Tensor], norms: Sequence[tuple[Te
 
 def finish(a: Tensor, r: Tensor, matrices: list[Tensor], norms: Sequence[tuple[Tensor, Tensor] | None]) -> Tensor:
     affines = [None if norm is None else Affine(*norm) for norm in norms]
-    return finish_consuming(a[None], r[None], PostAttentionWeights(*matrices, *affines))[0]  # type: ignore[arg-type]
+    return post_attention_(a[None], r[None], PostAttentionWeights(*matrices, *affines))[0]  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("small", [0, 10**6])

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from emat.datasets.dataset import Dataset
-from emat.datasets.folder import FolderDataset
+from emat.datasets.folders import FolderDataset
 from emat.pictures.palette import PRINT_COLOURS
 from emat.pictures.task import draw_task
 from emat.tasks.task import Setting, Task

@@ -2,7 +2,8 @@ import os
 
 import pytest
 
-from emat.refine.mobilesam import MobileSAM, find_mobilesam, load_mobilesam
+from emat.backbone.mobilesam import find_mobilesam
+from emat.refine.mobilesam import MobileSAM, load_mobilesam
 
 
 @pytest.fixture(scope="session")

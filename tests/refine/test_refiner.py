@@ -3,12 +3,12 @@ import pytest
 import torch
 from scipy import ndimage
 
-from emat.errors import EmatError
 from emat.images import Pixels
 from emat.refine.candidates import Judge, best_candidates, drawing_iou, gradient_of, sheet_size
 from emat.refine.mobilesam import EncodedPhoto, MobileSAM
 from emat.refine.refiner import can_draw, check_refinement, examples_suit, guided, refine_maps
 from emat.refine.regions import Map, Mask, belief, certainty, find_regions
+from tests.raises import raises_code
 
 THRESHOLD = 0.35
 
@@ -90,7 +90,7 @@ def test_classes_compete_for_pixels_after_refinement(mobilesam: MobileSAM) -> No
 
 
 def test_other_ways_are_refused() -> None:
-    with pytest.raises(EmatError, match="refine is 'sharp'"):
+    with raises_code("unknown-choice", "'sharp'"):
         check_refinement("sharp")
 
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from emat.errors import EmatError
 from emat.pictures.palette import PRINT_COLOURS
+from emat.reports.comparison import read_methods
 from emat.reports.figures import Chart, Curve, Mark, ScoreFigure, figures
-from emat.reports.tables import read_lines
+from tests.raises import raises_code
 from tests.reports.conftest import Writer
 
 FIGURE = ScoreFigure(
@@ -33,7 +33,7 @@ FIGURE = ScoreFigure(
 
 def test_ways_make_a_figure_with_a_mark_for_each_score(write_run: Writer) -> None:
     files = [write_run("a.json", ways=(1, 2, 3)), write_run("b.json", method="cst", quality=0.5, ways=(1, 2, 3))]
-    found = figures(read_lines(list(map(str, files))))
+    found = figures(read_methods(list(map(str, files))))
     assert [figure.name for figure in found] == [
         "ways-pascal-1-shot-original",
         "ways-pascal-1-shot-fully-augmented",
@@ -48,13 +48,13 @@ def test_ways_make_a_figure_with_a_mark_for_each_score(write_run: Writer) -> Non
 
 def test_sizes_make_a_figure(write_run: Writer) -> None:
     run = write_run("a.json", splits=("0-5", "5-10"), ways=(1,), settings=("original",))
-    (figure,) = figures(read_lines([str(run)]))
+    (figure,) = figures(read_methods([str(run)]))
     assert figure.name == "sizes-pascal-1-way-1-shot-original-has-class"
     assert figure.ticks == ("0-5", "5-10")
 
 
 def test_one_way_makes_no_figure(write_run: Writer) -> None:
-    assert figures(read_lines([str(write_run("a.json"))])) == []
+    assert figures(read_methods([str(write_run("a.json"))])) == []
 
 
 def test_an_svg_has_its_words_as_text_and_is_the_same_each_time(tmp_path: Path) -> None:
@@ -79,6 +79,6 @@ def test_a_png_shows_each_method_in_its_colour(tmp_path: Path) -> None:
 
 def test_without_matplotlib_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)  # as if it were not installed
-    with pytest.raises(EmatError, match=r"figures need matplotlib; .*emat\[report\]"):
+    with raises_code("missing-package", 'pip install "emat-segmentation[report]'):
         FIGURE.save(tmp_path / "figure.png")
     assert not list(tmp_path.iterdir())

@@ -10,11 +10,12 @@ import pytest
 from PIL import Image
 
 from emat.cli import main
-from emat.errors import EmatError
 from emat.inference.prediction import Thresholds
 from emat.inference.segmenter import Segmenter
 from emat.scale.bulk_output import BulkOutput, Photo, Storage, find_bulk_photos
 from emat.scale.ray_predict import BulkOptions, _Job, _refuse_same_results, _Worker
+from tests.cli.command import run
+from tests.raises import raises_code
 from tests.scale.conftest import photo_of
 
 parquet = pytest.importorskip("pyarrow.parquet", reason="bulk prediction needs the extra `ray`, not part of `all`")
@@ -117,7 +118,7 @@ def test_pictures_in_the_output_are_not_photos(photos: Path) -> None:
 
 def test_two_photos_of_one_result_are_refused(tmp_path: Path) -> None:
     same = [Photo("/a/x.png", "x.png"), Photo("/b/x.jpg", "x.jpg")]
-    with pytest.raises(EmatError, match=r"/a/x.png and /b/x.jpg would both be written to masks/x.png"):
+    with raises_code("same-output-name", "/a/x.png", "/b/x.jpg", "masks/x.png"):
         _refuse_same_results(same, ["cat"], BulkOptions(formats=("png",)))
     _refuse_same_results(same, ["cat"], BulkOptions(formats=("coco",)))
     _refuse_same_results(same, ["cat"], BulkOptions())
@@ -135,32 +136,48 @@ def test_an_output_is_of_one_segmenter_and_its_options(tmp_path: Path) -> None:
     output = BulkOutput(str(tmp_path / "out"))
     output.claim("one")
     output.claim("one")
-    with pytest.raises(EmatError, match="another segmenter or of other options"):
+    with raises_code("other-run"):
         output.claim("two")
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("words", "code"),
     [
-        (("--engine", "spark"), "must be local or ray"),
-        (("--ray-workers", "2"), "is for --engine ray"),
-        (("--engine", "ray", "--format", "png,sheet", "--table", "t.csv"), "does not take --format sheet, --table"),
-        (("--engine", "ray", "--format", "tiff"), "there is no format 'tiff'"),
+        (("--engine", "spark"), "unknown-choice"),
+        (("--ray-workers", "2"), "missing-option"),
+        (("--engine", "ray", "--format", "png,sheet", "--table", "t.csv"), "conflicting-options"),
+        (("--engine", "ray", "--format", "tiff"), "unknown-choice"),
     ],
 )
 def test_what_the_user_can_fix_is_one_sentence(
-    words: tuple[str, ...], message: str, fitted_file: Path, photos: Path, capsys: pytest.CaptureFixture[str]
+    words: tuple[str, ...], code: str, fitted_file: Path, photos: Path
 ) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["predict", str(fitted_file), str(photos), "-o", "out", *words])
-    assert ended.value.code == 2
-    assert message in capsys.readouterr().err
+    assert run("predict", fitted_file, photos, "-o", "out", *words) == code
     assert not Path("out").exists()
 
 
 def test_an_address_of_no_file_system_is_one_sentence() -> None:
-    with pytest.raises(EmatError, match="give a local path"):
+    with raises_code("bad-address"):
         Storage.at("gopher://x/y")
     assert Storage.at("file:///tmp/x").holds("file:///tmp/x/a.png")
     assert not Storage.at("/tmp/x").holds("/tmp/xy/a.png")
     assert np.array_equal([Storage.at("~/x").root.startswith("~")], [False])
+
+
+def test_a_photo_that_was_replaced_or_has_the_name_of_another_is_not_taken_for_done(
+    photos: Path, tmp_path: Path
+) -> None:
+    output = BulkOutput(str(tmp_path / "out"))
+    output.plan(find_bulk_photos([str(photos)], output.storage))
+    output.plan(find_bulk_photos([str(photos)], output.storage))
+    Image.fromarray(photo_of(40)).save(photos / "00.png")
+    with raises_code("other-run"):
+        output.plan(find_bulk_photos([str(photos)], output.storage))
+
+
+def test_files_of_somebody_else_are_not_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "classes.txt").write_text("precious")
+    with raises_code("refuses-overwrite"):
+        BulkOutput(str(tmp_path)).claim("one")
+    BulkOutput(str(tmp_path)).claim("one", overwrite=True)
+    BulkOutput(str(tmp_path)).claim("one")

@@ -1,6 +1,5 @@
 """A tab of a real browser, driven with mouse and keys, that notes what it asked the world for and what went wrong."""
 
-import base64
 import importlib.util
 import io
 import re
@@ -104,9 +103,17 @@ class Tab:
         """Do something to the paint, and return the PNG of it that the page would send."""
         act()
         packed = self.page.evaluate(
-            "async () => btoa(String.fromCharCode(...await document.querySelector('#editor-body').editor.png()))"
+            """async () => [...await document.querySelector('#editor-body').editor.png()].reduce(
+              (text, byte) => text + String.fromCharCode(byte), '')"""
         )
-        return np.array(Image.open(io.BytesIO(base64.b64decode(packed))))
+        return np.array(Image.open(io.BytesIO(packed.encode("latin-1"))))
+
+    def settled_paint(self, act: Callable[[], Any] = lambda: None) -> NDArray[np.uint8]:
+        """The same as `paint`, when all clicks are answered and all proposals are there."""
+        act()
+        self.page.wait_for_timeout(30)
+        self.wait("(editor => !editor.waiting && !editor.searching)(document.querySelector('#editor-body').editor)")
+        return self.paint()
 
     def fill_left_half(self) -> None:
         """Paint the left half of the photo with a broad brush."""

@@ -10,9 +10,9 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
+from emat.backbone.mobilesam import find_mobilesam
 from emat.features import FeatureCache
 from emat.inference.segmenter import Segmenter
-from emat.refine.mobilesam import find_mobilesam
 from emat.studio.examples import add_classes, add_draft, add_example, add_photo
 from emat.studio.search import Search
 from emat.studio.server import serving

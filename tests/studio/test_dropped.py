@@ -1,10 +1,12 @@
 """Photos, masks and annotation files that are dropped together."""
 
+import io
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from emat.formats.writing import open_writer
 from emat.studio.dropped import sort_drop
@@ -115,3 +117,18 @@ def test_outlines_without_photo_and_strange_files_are_named(drop: Drop) -> None:
     for part in ("outlines of gone", "b.json", "c.zip is neither", "d.png"):
         assert part in text
     assert str(drop.folder) not in text, "no path of the server"
+
+
+def test_a_dropped_file_is_opened_only_as_one_of_the_formats_of_photos(
+    drop: Drop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run_ghostscript(*_: object, **__: object) -> None:
+        raise AssertionError("a dropped file reached Ghostscript")
+
+    monkeypatch.setattr("PIL.EpsImagePlugin.Ghostscript", run_ghostscript)
+    eps = io.BytesIO()
+    Image.fromarray(left_half(255)).convert("RGB").save(eps, "EPS")
+    said = drop(e__png=png(RED, GREY), e_mask__png=eps.getvalue())
+    assert said
+    assert "is not" in said[0]
+    assert "e_mask.png" in said[0]

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from emat.images import read_mask
 from emat.inference.segmenter import Segmenter
 from emat.studio.server import serving
 from tests.inference.colour_method import ColourMethod
@@ -200,60 +201,128 @@ def test_paint_survives_a_reload(painting: Tab) -> None:
     assert (paint[:, 20:170] == 1).mean() > 0.95
 
 
-def test_without_mobilesam_the_brush_is_there_and_the_reason_is_said(painting: Tab) -> None:
-    button = painting.page.locator("[data-tool=click]")
+def test_without_mobilesam_the_brush_is_there_and_the_page_offers_to_download_it(
+    painting: Tab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = painting.page
+    button = page.locator("[data-tool=click]")
     assert button.get_attribute("aria-disabled") == "true"
-    assert "emat weights fetch mobilesam" in button.get_attribute("title")
-    assert painting.page.locator("[data-tool=brush]").get_attribute("aria-pressed") == "true"
+    assert "not on this machine" in button.get_attribute("title")
+    assert page.locator("[data-tool=brush]").get_attribute("aria-pressed") == "true"
+    monkeypatch.setenv("EMAT_OFFLINE", "1")  # of the server, which runs in this process
     button.click(force=True)  # the reason is said on a click, too
-    painting.see("#editor .status >> text=emat weights fetch mobilesam")
+    painting.see("#editor .status >> text=the network is turned off")
+    monkeypatch.setenv("EMAT_OFFLINE", "0")
+    button.click(force=True)
+    painting.see(".question >> text=Clicking needs MobileSAM")
+    monkeypatch.setenv("EMAT_OFFLINE", "1")
+    page.click(".question button:has-text('Download (41 MB)')")
+    painting.see("#editor .status >> text=the network is forbidden")
+
+
+PLACES = ((110, 110), (300, 220), (300, 60))  # (x, y) of the three objects below
+BOXES = (np.s_[60:160, 50:170], np.s_[180:260, 250:350], np.s_[30:90, 260:340])
+
+
+def three_objects() -> dict[str, Any]:
+    photo = np.full((300, 400, 3), 90, np.uint8)
+    for box, colour in zip(BOXES, ((230, 40, 40), (40, 200, 60), (230, 40, 40)), strict=True):
+        photo[box] = colour
+    return {"name": "a.png", "mimeType": "image/png", "buffer": png_of(photo)}
 
 
 @pytest.mark.usefixtures("with_mobilesam")
-def test_clicks_outline_add_take_away_and_box(browser: Any) -> None:
-    photo = np.full((300, 400, 3), 90, np.uint8)
-    photo[60:160, 50:170] = (230, 40, 40)
-    photo[180:260, 250:350] = (40, 200, 60)
+def test_one_click_for_each_object_and_none_is_lost(browser: Any) -> None:
     with serving(Segmenter(ColourMethod()), private=True) as address:
         context = browser.new_context(viewport={"width": 1280, "height": 900})
         tab = Tab(context, address)
         page = tab.page
         tab.name_classes("red, green", 2)
-        tab.drop("#draft-files", {"name": "a.png", "mimeType": "image/png", "buffer": png_of(photo)})
+        tab.drop("#draft-files", three_objects())
         tab.wait_for_editor()
         assert page.locator("[data-tool=click]").get_attribute("aria-pressed") == "true"
-        tab.click(110, 110)
-        tab.see(".outline-actions >> text=Accept")
-        first = tab.paint(lambda: page.keyboard.press("Enter"))
-        assert _iou(first == 1, np.s_[60:160, 50:170]) > 0.9
 
+        # Clicks that come quicker than their answers wait for each other.
+        tab.click(*PLACES[0])
+        tab.click(*PLACES[2])
         page.keyboard.press("2")
-        tab.drag((240, 170), (360, 270))
-        tab.see(".outline-actions >> text=Accept")
-        both = tab.paint(lambda: page.click("[data-do=accept]"))
-        assert _iou(both == 2, np.s_[180:260, 250:350]) > 0.9
-        np.testing.assert_array_equal(both == 1, first == 1)
+        tab.click(*PLACES[1])
+        three = tab.settled_paint()
+        assert _iou(three == 2, BOXES[1]) > 0.9
+        assert _iou((three == 1)[:, :200], BOXES[0]) > 0.9
+        assert _iou((three == 1)[:, 200:], np.s_[30:90, 60:140]) > 0.9
 
-        tab.click(110, 110)
-        tab.see(".outline-actions >> text=Accept")
-        with page.expect_request(lambda request: request.url.endswith("/click")) as asked:
-            tab.click(20, 20, button="right")
-        assert [point["inside"] for point in asked.value.post_data_json["points"]] == [1, 0]
-        with page.expect_request(lambda request: request.url.endswith("/click")) as asked:
-            page.click("[data-do=take]")  # for fingers, which have no shift key
-            tab.click(380, 20)
-        assert [point["inside"] for point in asked.value.post_data_json["points"]] == [1, 0, 0]
+        # Ctrl+Z takes back one click after the other.
+        two = tab.settled_paint(lambda: page.keyboard.press("Control+z"))
+        assert not (two == 2).any()
+        np.testing.assert_array_equal(two == 1, three == 1)
+        one = tab.settled_paint(lambda: page.keyboard.press("Control+z"))
+        assert not one[:, 200:].any()
+        np.testing.assert_array_equal(
+            tab.settled_paint(lambda: (page.keyboard.press("Control+y"), page.keyboard.press("Control+y"))), three
+        )
+
+        # Inside: the same object. Beside it with Ctrl or the switch: the same object, too. Right button: take away.
+        def points_of(act: Any) -> list[int]:
+            with page.expect_request(lambda request: request.url.endswith("/click")) as asked:
+                act()
+            tab.settled_paint()
+            return [point["inside"] for point in asked.value.post_data_json["points"]]
+
+        assert points_of(lambda: tab.click(280, 200)) == [1, 1], "inside"
+        page.keyboard.down("Control")
+        assert points_of(lambda: tab.click(345, 255)) == [1, 1, 1]
+        page.keyboard.up("Control")
+        page.click("[data-do=same]")
+        assert points_of(lambda: tab.click(20, 280)) == [1, 1, 1, 1]
+        assert points_of(lambda: tab.click(20, 280, button="right")) == [1, 1, 1, 1, 0]
         page.locator("#editor canvas").focus()
         page.keyboard.press("Escape")
-        page.wait_for_selector(".outline-actions", state="hidden")
-        assert page.locator("[data-do=take]").get_attribute("aria-pressed") == "false"
-        assert page.locator("#editor").is_visible(), "Escape forgets the outline first"
-        gone = tab.paint(lambda: tab.click(110, 110, button="right"))
-        assert not (gone == 1).any(), "a wrong blob goes with one click"
-        tab.click(300, 220)
-        tab.see(".outline-actions >> text=Erase")
-        assert not (tab.paint(lambda: page.click("[data-do=erase]"))[190:250, 260:340] > 0).any()
+        page.wait_for_selector(".object-actions", state="hidden")
+        assert page.locator("#editor").is_visible(), "Escape removes the object first"
+        assert not (tab.settled_paint() == 2).any()
+
+        gone = tab.settled_paint(lambda: tab.click(*PLACES[0], button="right"))
+        assert not gone[:, :200].any(), "a wrong object goes with one click"
+        tab.drag((240, 170), (360, 270))
+        assert _iou(tab.settled_paint() == 2, BOXES[1]) > 0.9, "a box"
+        assert not (tab.settled_paint(lambda: page.click("[data-do=erase]"))[190:250, 260:340] > 0).any()
+
+        # What was clicked last is a part of the example, although nobody pressed Enter.
+        page.keyboard.press("1")
+        with page.expect_request(lambda request: "then=example" in request.url) as sent:
+            tab.click(*PLACES[0])
+            page.click("#editor-done")
+        assert _iou((read_mask(sent.value.post_data_buffer) == 1)[:, :200], BOXES[0]) > 0.9
+        tab.see("#examples li")
         context.close()
+        assert tab.foreign == tab.problems == []
+
+
+def test_paint_over_another_class_is_asked_about_and_both_may_stay(painting: Tab) -> None:
+    page = painting.page
+    page.locator("#editor .size input").fill("20")
+    painting.drag((50.5, 100.5), (150.5, 100.5))
+    page.keyboard.press("2")
+    kept = painting.paint(lambda: painting.drag((100.5, 60.5), (100.5, 140.5)))
+    assert kept[100, 100] == 1, "the first class stays until the user has answered"
+    assert kept[70, 100] == kept[130, 100] == 2
+    painting.see(".question >> text=red is painted on")
+    over = painting.paint(lambda: page.click(".question button:has-text('Paint over it')"))
+    assert over[100, 100] == 2
+    again = painting.paint(lambda: painting.drag((130.5, 60.5), (130.5, 140.5)))
+    assert again[100, 130] == 2, "the answer counts for the rest of the photo"
+    assert page.locator(".question").is_hidden()
+    undone = painting.paint(lambda: [page.keyboard.press("Control+z") for _ in range(3)])
+    assert undone[100, 100] == 1
+    assert undone[70, 100] == 0
+    # Where a class lies on another one, both stay, and nobody is asked.
+    page.evaluate(
+        "const {editor} = document.querySelector('#editor-body'); editor.over = 'ask'; editor.classes[0].liesOn = [2]"
+    )
+    both = painting.paint(lambda: painting.drag((100.5, 60.5), (100.5, 140.5)))
+    assert both[100, 100] == 1
+    assert page.locator(".question").is_hidden()
 
 
 def _iou(mask: Any, where: Any) -> float:

@@ -1,16 +1,14 @@
 """Classes, drafts and examples; corrections are final, teach, and can be made again."""
 
-import importlib.util
-
 import numpy as np
 import pytest
 
-from emat.errors import EmatError
 from emat.inference.segmenter import Segmenter
 from emat.studio import examples
-from emat.studio.examples import correct, find_query, remove_photo, shown_paint
+from emat.studio.examples import correct, find_query, found_masks, remove_photo
 from emat.studio.masks import is_present, label_map, results
 from emat.studio.session import MOST_CLASSES, Session, new_session
+from tests.raises import raises_code
 from tests.studio.conftest import BLUE, GREY, RED, left_half, look, png, show
 
 
@@ -25,16 +23,21 @@ def test_classes_have_names_and_colours_of_their_own(session: Session) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "sentence"),
-    [("Red", "already"), ("background", "without a class"), ("a" * 41, "too long"), ("a\x00b", "not printable")],
+    ("text", "code"),
+    [
+        ("Red", "given-twice"),
+        ("background", "reserved-class-name"),
+        ("a" * 41, "bad-class-name"),
+        ("a\x00b", "bad-class-name"),
+    ],
 )
-def test_names_that_cannot_be_are_refused(session_with_classes: Session, text: str, sentence: str) -> None:
-    with pytest.raises(EmatError, match=sentence):
+def test_names_that_cannot_be_are_refused(session_with_classes: Session, text: str, code: str) -> None:
+    with raises_code(code):
         examples.add_classes(session_with_classes, text)
 
 
 def test_there_are_as_many_classes_as_colours(session: Session) -> None:
-    with pytest.raises(EmatError, match=f"{MOST_CLASSES} classes"):
+    with raises_code("too-many-classes", str(MOST_CLASSES)):
         examples.add_classes(session, ",".join(f"class {number}" for number in range(MOST_CLASSES + 1)))
     assert len(session.classes) == MOST_CLASSES
 
@@ -42,13 +45,13 @@ def test_there_are_as_many_classes_as_colours(session: Session) -> None:
 def test_a_painted_photo_becomes_an_example_and_leaves_no_file(session_with_classes: Session) -> None:
     session = session_with_classes
     draft = examples.add_draft(session, png(RED, GREY), "a.png")
-    with pytest.raises(EmatError, match=r"no class is painted on a\.png yet"):
+    with raises_code("empty-mask", "a.png"):
         examples.add_example(session, draft.key, np.zeros((40, 60), np.uint8))
     examples.add_example(session, draft.key, left_half())
     assert session.segmenter.classes_ == ("red",)
     assert session.drafts == {}
     assert [path for path in session.folder.rglob("*") if path.is_file()] == []
-    with pytest.raises(EmatError, match="not waiting to be painted"):
+    with raises_code("no-such-photo"):
         examples.add_example(session, draft.key, left_half())
 
 
@@ -95,20 +98,44 @@ def test_a_photo_without_the_classes_is_an_example_too(session_with_classes: Ses
     assert [example.classes for example in session.segmenter.examples_] == [("red",), ()]
 
 
-def test_an_example_goes_back_into_the_editor_with_its_paint(session_with_classes: Session) -> None:
+def test_an_edited_example_keeps_its_place_and_is_there_until_it_is_saved(session_with_classes: Session) -> None:
     session = session_with_classes
     show(session, "a.png", RED, GREY)
+    show(session, "b.png", BLUE, GREY, number=2)
     draft = examples.edit_example(session, 0)
-    assert session.segmenter.examples_ == ()
-    assert draft.photo.name == "a.png"
+    assert examples.edit_example(session, 0) is draft, "a second click opens the same"
+    assert [example.name for example in session.segmenter.examples_] == ["a.png", "b.png"]
     np.testing.assert_array_equal(session.paint(draft.key, draft.photo), left_half())
-    with pytest.raises(EmatError, match="gone"):
-        examples.edit_example(session, 0)
+    examples.add_example(session, draft.key, left_half(2))
+    assert [(one.name, one.classes) for one in session.segmenter.examples_] == [
+        ("a.png", ("blue",)),
+        ("b.png", ("blue",)),
+    ]
+    with raises_code("unknown-example"):
+        examples.edit_example(session, 2)
+
+
+def test_examples_are_moved_and_classes_renamed_without_another_look(answered: Session) -> None:
+    session = answered
+    show(session, "d.png", BLUE, GREY, number=2)
+    look(session)
+    changes = [query.changes for query in session.queries.values()]
+    examples.move_example(session, 1, -1)
+    assert [example.name for example in session.segmenter.examples_] == ["d.png", "a.png"]
+    examples.rename_class(session, 1, "crimson")
+    look(session)
+    first = next(iter(session.queries.values()))
+    assert set(session.segmenter.classes_) == {"blue", "crimson"}
+    assert is_present(session, first, "crimson")
+    assert (label_map(session, first, session.numbers, (40, 60)) == left_half() + 2 * (1 - left_half())).all()
+    assert [query.changes for query in session.queries.values()] == changes, "nothing was looked at again"
+    with raises_code("given-twice"):
+        examples.rename_class(session, 1, "Blue")
 
 
 def test_a_class_with_examples_is_not_removed_by_a_slip(session_with_classes: Session) -> None:
     show(session_with_classes, "a.png", RED, GREY)
-    with pytest.raises(EmatError, match="shown by 1 of your examples"):
+    with raises_code("class-in-use"):
         examples.remove_class(session_with_classes, 1)
     examples.remove_example(session_with_classes, 0)
     examples.remove_class(session_with_classes, 1)
@@ -116,14 +143,13 @@ def test_a_class_with_examples_is_not_removed_by_a_slip(session_with_classes: Se
 
 
 def test_a_bad_photo_is_named(session: Session) -> None:
-    with pytest.raises(EmatError, match=r"bad\.jpg"):
+    with raises_code("not-an-image", "bad.jpg"):
         examples.add_photo(session, b"no", "bad.jpg")
     for _ in range(2):
         examples.add_photo(session, png(RED), "good.png")
     assert [query.photo.name for query in session.queries.values()] == ["good.png", "good-2.png"]
 
 
-@pytest.mark.skipif(importlib.util.find_spec("gradio") is None, reason="the photos come with gradio")
 def test_the_demonstration_is_one_click(session: Session) -> None:
     assert session.is_empty()
     examples.start_demo(session)
@@ -150,12 +176,12 @@ def keys(session: Session) -> list[int]:
 
 def test_the_editor_begins_with_what_the_page_shows(answered: Session) -> None:
     query = find_query(answered, keys(answered)[0])
-    np.testing.assert_array_equal(shown_paint(answered, query), left_half())
+    np.testing.assert_array_equal(found_masks(answered, query), left_half())
 
 
 def test_a_correction_is_final_and_teaches(answered: Session) -> None:
     first, second = keys(answered)
-    correct(answered, first, 2 * (1 - left_half()))
+    correct(answered, first, 2 * (1 - left_half()), whole=True)
     assert answered.segmenter.classes_ == ("red", "blue")
     look(answered)
     query = find_query(answered, first)
@@ -166,14 +192,14 @@ def test_a_correction_is_final_and_teaches(answered: Session) -> None:
 
 def test_a_second_correction_takes_the_place_of_the_first(answered: Session) -> None:
     first = keys(answered)[0]
-    correct(answered, first, left_half())
-    correct(answered, first, left_half(2))
+    correct(answered, first, left_half(), whole=True)
+    correct(answered, first, left_half(2), whole=True)
     assert [example.classes for example in answered.segmenter.examples_] == [("red",), ("blue",)]
 
 
 def test_a_photo_that_is_corrected_to_nothing_is_a_negative_example(answered: Session) -> None:
     first = keys(answered)[0]
-    correct(answered, first, np.zeros((40, 60), np.uint8))
+    correct(answered, first, np.zeros((40, 60), np.uint8), whole=True)
     assert find_query(answered, first).corrected == ()
     assert [example.classes for example in answered.segmenter.examples_] == [("red",), ()]
 
@@ -182,7 +208,7 @@ def test_what_was_left_undecided_is_void_in_the_label_map(answered: Session) -> 
     first = keys(answered)[0]
     paint = left_half()
     paint[:5] = 255
-    correct(answered, first, paint)
+    correct(answered, first, paint, whole=True)
     labels = label_map(answered, find_query(answered, first), {"red": 3}, (80, 120))
     assert labels[0, 0] == 255
     assert labels[40, 10] == 3
@@ -195,5 +221,5 @@ def test_a_photo_that_goes_takes_its_files_along(answered: Session) -> None:
     for key in keys(answered):
         remove_photo(answered, key)
     assert [path for path in answered.folder.rglob("*") if path.is_file()] == []
-    with pytest.raises(EmatError, match="no longer on the page"):
+    with raises_code("no-such-photo"):
         find_query(answered, 0)

@@ -9,13 +9,13 @@ from pathlib import Path, PurePosixPath
 import pytest
 from PIL import Image
 
-from emat.errors import EmatError
 from emat.images import read_mask
 from emat.inference.segmenter import Segmenter
 from emat.studio import examples
 from emat.studio.examples import correct
 from emat.studio.export import MASK_FORMATS, export, nothing_to_export, nothing_to_save, save_fitted
 from emat.studio.session import Session, new_session
+from tests.raises import raises_code
 from tests.studio.conftest import GREY, RED, left_half, look, png, show
 
 
@@ -73,7 +73,7 @@ def test_names_that_lead_elsewhere_stay_in_the_zip(session_with_classes: Session
 def test_the_reason_is_said_as_long_as_there_is_nothing(session_with_classes: Session, tmp_path: Path) -> None:
     session = session_with_classes
     assert nothing_to_export(session) == nothing_to_save(session) == "Add an example in step 2 first"
-    with pytest.raises(EmatError, match="no masks yet: add an example"):
+    with raises_code("nothing-to-save", "add an example"):
         export(session, ["png"], tmp_path)
     show(session, "a.png", RED, GREY)
     assert nothing_to_save(session) == ""
@@ -83,13 +83,13 @@ def test_the_reason_is_said_as_long_as_there_is_nothing(session_with_classes: Se
     look(session)
     assert nothing_to_export(session) == ""
     for parts in (["../png"], []):
-        with pytest.raises(EmatError, match="choose any of"):
+        with raises_code("unknown-choice"):
             export(session, parts, tmp_path)
 
 
 def test_what_was_learned_goes_into_a_file_and_comes_back(tiny_head: Path, tmp_path: Path) -> None:
     session = new_session(Segmenter.load(tiny_head), tmp_path / "sessions")
-    with pytest.raises(EmatError, match="nothing to save yet"):
+    with raises_code("nothing-to-save"):
         save_fitted(session, tmp_path)
     examples.add_classes(session, "../red")
     show(session, "a.png", RED, GREY)

@@ -5,10 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from emat.inference.postprocessing import in_steps
 from emat.inference.prediction import Prediction, Thresholds
-from emat.studio.masks import is_present, label_map, moved_thresholds, note_drawn, object_image, results
+from emat.studio.masks import is_present, label_map, note_drawn, object_image, results
 from emat.studio.photos import keep_photo
-from emat.studio.session import Session, StudioQuery
+from emat.studio.session import Session, StudioQuery, moved_thresholds
 
 NUMBERS = {"red": 1, "blue": 2}
 
@@ -16,7 +17,7 @@ NUMBERS = {"red": 1, "blue": 2}
 @pytest.fixture
 def prediction() -> Prediction:
     random = np.random.default_rng(0)
-    maps = {name: random.random((6, 8), np.float32).astype(np.float16).astype(np.float32) for name in NUMBERS}
+    maps = {name: in_steps(random.random((6, 8), np.float32)) for name in NUMBERS}
     return Prediction(np.zeros((6, 8, 3), np.uint8), {"red": 0.8, "blue": 0.6}, maps)
 
 

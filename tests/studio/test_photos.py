@@ -1,18 +1,20 @@
 """Photos that are dropped on the page get small and harmless; paint comes as a PNG of numbers and becomes masks."""
 
+import io
 import zlib
 from pathlib import Path
 
 import numpy as np
 import pytest
+import tifffile
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
 from PIL import Image
 
-from emat.errors import EmatError
 from emat.files import inner_name, without_suffix
+from emat.studio import photos
 from emat.studio.photos import (
     LONGEST_NAME,
     SMALL_SIDE,
@@ -26,6 +28,7 @@ from emat.studio.photos import (
     read_paint,
     safe_name,
 )
+from tests.raises import raises_code
 from tests.studio.conftest import RED, left_half, png
 
 
@@ -57,14 +60,17 @@ def test_a_small_photo_is_kept_pixel_by_pixel(tmp_path: Path) -> None:
     assert (photo.pixels == RED).all()
 
 
-def test_a_photo_of_too_many_pixels_is_refused_before_it_is_decoded(tmp_path: Path) -> None:
-    Image.new("1", (10_000, 6_000)).save(tmp_path / "bomb.png")
-    with pytest.raises(EmatError, match=r"bomb\.png has 10000 x 6000 pixels"):
+def test_a_photo_of_too_many_pixels_is_refused_before_it_is_decoded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(photos, "LARGEST", 100_000)
+    Image.new("1", (400, 300)).save(tmp_path / "bomb.png")
+    with raises_code("photo-too-large"):
         read_dropped((tmp_path / "bomb.png").read_bytes(), "bomb.png", tmp_path / "1.png")
 
 
 def test_what_is_not_a_photo_is_named_without_its_path(tmp_path: Path) -> None:
-    with pytest.raises(EmatError, match=r"^notes\.jpg is not JPEG"):
+    with raises_code("not-an-image", "notes.jpg", "JPEG"):
         read_dropped(b"not a photo", "notes.jpg", tmp_path / "1.png")
 
 
@@ -84,5 +90,44 @@ def test_paint_comes_back_as_it_went(paint: NDArray[np.uint8]) -> None:
 
 @pytest.mark.parametrize("data", [b"", b"no", png_of(left_half())[:60], png_of(left_half()), png(RED, size=(9, 11))])
 def test_what_is_not_the_paint_of_this_photo_is_refused(data: bytes) -> None:
-    with pytest.raises(EmatError, match=r"a\.png"):
+    with raises_code("damaged-file|mask-size", "a.png"):
         read_paint(data, PHOTO)
+
+
+@pytest.mark.parametrize(
+    "name", ["x" * 300 + ".png", "\U00020000" * 80 + ".png", "a." + "y" * 300, "." * 300, "é" * 200]
+)
+def test_a_name_of_any_length_becomes_one_that_a_file_can_have(tmp_path: Path, name: str) -> None:
+    plain = safe_name(name)
+    assert 0 < len(plain.encode()) < 120
+    assert plain.endswith(".png") == name.endswith(".png")
+    (tmp_path / plain).touch()
+    other = safe_name(name, [plain])
+    assert other != plain
+
+
+def test_a_large_photo_is_made_smaller_and_that_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(photos, "MAX_PIXELS", 20_000)
+    data = io.BytesIO()
+    tifffile.imwrite(data, np.zeros((200, 400), np.uint8), imagej=True, resolution=(2, 2), metadata={"unit": "um"})
+    large = read_dropped(data.getvalue(), "large.tif", tmp_path / "1.png")
+    assert large.size == (100, 200)
+    assert large.notice == "Made smaller, from 400 x 200 to 200 x 100 pixels."
+    scale = photos.scale_of_file(large)
+    assert scale is not None
+    assert (scale.side, scale.unit) == (1.0, "um"), "pixels are twice as large now"
+
+
+def test_of_a_stack_the_first_plane_is_taken_and_that_is_said(tmp_path: Path) -> None:
+    for values, axes, notice in (
+        (np.zeros((3, 30, 40), np.uint8), None, "The first of 3 pages."),
+        (np.zeros((2, 5, 30, 40), np.uint8), "ZCYX", "The first of 2 planes in the colours of 5 channels."),
+        (np.zeros((2, 30, 40), np.uint8), "CYX", ""),
+    ):
+        data = io.BytesIO()
+        options = {"ome": True, "metadata": {"axes": axes}} if axes else {}
+        tifffile.imwrite(data, values, photometric="minisblack", **options)  # type: ignore[arg-type]
+        photo = read_dropped(data.getvalue(), "stack.tif", tmp_path / "1.png")
+        assert (photo.size, photo.notice) == ((30, 40), notice)
+        photo.remove()
+    assert list(tmp_path.iterdir()) == []

@@ -8,8 +8,9 @@ import pytest
 from emat.inference.prediction import Prediction
 from emat.studio import examples
 from emat.studio.masks import is_present, label_map
-from emat.studio.search import Search, peaks, uncertainty
+from emat.studio.search import Search, peaks
 from emat.studio.session import Session
+from emat.studio.uncertainty import uncertainty
 from tests.inference.colour_method import ColourMethod
 from tests.studio.conftest import BLUE, GREY, RED, look, png, png_of, show, stripes
 
@@ -43,14 +44,15 @@ def test_it_stops_and_continues_where_it_stopped(
     for number in range(4):
         examples.add_photo(session, png(RED, BLUE), f"{number}.png")
     search, seen, go = Search(session), threading.Event(), threading.Event()
-    predict = type(session.segmenter).predict
+    examples.set_crisp(session, False)
+    predict = type(session.segmenter).predict_unrefined
 
     def slow(self: object, photo: object) -> Prediction:
         seen.set()
         go.wait(10)
         return predict(self, photo)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(type(session.segmenter), "predict", slow)
+    monkeypatch.setattr(type(session.segmenter), "predict_unrefined", slow)
     search.start()
     assert session.search.phase != "idle", "known at once, or the page would not ask again"
     seen.wait(10)
@@ -80,13 +82,13 @@ def test_masks_are_refined_after_every_photo_has_one_and_both_are_kept(
     for name in ("b.png", "c.png"):
         examples.add_photo(session, png_of(photo), name)
     first, second = session.queries.values()
-    refined, found_first = type(session.segmenter).refined, []
+    refined, found_first = Prediction.refined, []
 
-    def watched(self: object, *arguments: object) -> Prediction:
+    def watched(self: Prediction) -> Prediction:
         found_first.append(second.scores is not None)
-        return refined(self, *arguments)  # type: ignore[arg-type]
+        return refined(self)
 
-    monkeypatch.setattr(type(session.segmenter), "refined", watched)
+    monkeypatch.setattr(Prediction, "refined", watched)
     look(session)
     assert found_first == [True, True], "finding masks comes before refining any"
     assert session.search.phase == "idle"

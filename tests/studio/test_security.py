@@ -89,7 +89,7 @@ def test_requests_of_other_pages_are_refused(client: Client, headers: dict[str, 
     path = f"/api/{client.session}/upload?to=photos&name=a.png"
     status, answer = client.ask("POST", path, png(RED), **headers)
     assert status == 403
-    assert "another page" in answer["problem"]
+    assert answer["code"] == "foreign-request"
     assert client.ask("GET", f"/api/{client.session}/state")[1]["photos"] == []
     assert client.ask("POST", path, png(RED), Origin=client.origin)[0] == 200
     assert len(client.ask("GET", f"/api/{client.session}/state")[1]["photos"]) == 1
@@ -104,7 +104,7 @@ def test_bodies_are_limited_whether_they_say_their_length_or_not(client: Client)
     act = f"/api/{client.session}/act/add-classes"
     status, answer = client.ask("POST", act, {"text": "a" * 2 * MEGABYTE})
     assert status == 413
-    assert "larger than the 1 MB" in answer["problem"]
+    assert answer["code"] == "file-too-large"
     assert client.ask("POST", act, iter([b"a" * MEGABYTE] * 3))[0] == 413, "chunks that state no length"
     upload = f"/api/{client.session}/upload?to=photos&name=a.png"
     began = time.monotonic()
@@ -173,5 +173,5 @@ def test_the_51st_tab_is_refused_with_the_reason(address: str) -> None:
             Client(other).open()
         status, answer = Client(other).ask("POST", "/api/session", {})
         assert status == 503
-        assert answer["problem"].startswith("50 tabs of the studio are in use")
+        assert answer["code"] == "too-many-tabs"
         assert first.ask("GET", f"/api/{first.session}/state")[1]["classes"][0]["name"] == "red"

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from emat.errors import EmatError
 from emat.inference.example import Example
 from emat.inference.segmenter import Segmenter
 from emat.studio import examples
-from emat.studio.acts import Clicks, Studio
+from emat.studio.actions import Clicks, Studio
 from emat.studio.examples import correct
 from emat.studio.session import Session
 from emat.studio.session_json import save_session
 from emat.studio.sessions import EMPTY_MINUTES, MOST_TABS, NoSession, Sessions, SharedMethods, TooManyTabs, owner_of
 from tests.inference.colour_method import ColourMethod
+from tests.raises import raises_code
 from tests.studio.conftest import BLUE, GREY, RED, left_half, png, show, stripes
 
 ME, OTHER = owner_of("me"), owner_of("another")
@@ -65,7 +65,7 @@ def test_a_session_is_found_by_its_own_browser_alone(sessions: Sessions) -> None
     session = sessions.open(None, ME)
     assert sessions.open(session.id, ME) is session
     assert sessions.open(session.id, OTHER) is not session
-    with pytest.raises(NoSession, match="reload"):
+    with raises_code("session-gone", kind=NoSession):
         sessions.find(session.id, OTHER)
 
 
@@ -157,7 +157,7 @@ def test_a_session_whose_photo_is_gone_is_refused_with_a_sentence(
     session = sessions.open(None, ME)
     work(sessions, session)
     next(iter(session.queries.values())).photo.remove()
-    with pytest.raises(EmatError, match="cannot be read; delete that folder"):
+    with raises_code("damaged-file"):
         Sessions(methods, tmp_path / "studio", False).open(session.id, ME)
 
 
@@ -165,7 +165,7 @@ def test_one_tab_too_many_is_refused_and_none_loses_its_work(sessions: Sessions,
     first = sessions.open(None, ME)
     examples.add_classes(first, "red")
     others = [sessions.open(None, ME) for _ in range(MOST_TABS - 1)]
-    with pytest.raises(TooManyTabs, match=f"{MOST_TABS} tabs of the studio are in use"):
+    with raises_code("too-many-tabs", str(MOST_TABS), kind=TooManyTabs):
         sessions.open(None, ME)
     assert sessions.open(first.id, ME) is first
     clock.now += EMPTY_MINUTES * 60 + 1
@@ -208,7 +208,7 @@ def test_a_fitted_file_with_the_same_method_shares_it(tiny_head: Path, methods: 
     opened = methods.open_file(tmp_path / "red.emat")
     assert opened.method is methods.begin().method
     (tmp_path / "bad.emat").write_bytes(b"no")
-    with pytest.raises(EmatError, match=r"^bad\.emat|bad\.emat") as caught:
+    with raises_code("damaged-file") as caught:
         methods.open_file(tmp_path / "bad.emat")
     assert str(tmp_path) not in str(caught.value)
 

@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from emat.datasets.dataset import Dataset
-from emat.errors import EmatError
 from emat.formats.class_names import VOC_CLASSES
 from emat.formats.coco import COCO_CLASSES
 from emat.images import Pixels
 from emat.tasks.task import Queries
 from emat.tasks.training_tasks import SourcePhoto, TrainingList, TrainingSource, TrainingTasks, class_key
+from tests.raises import raises_code
 
 
 class ListedDataset(Dataset):
@@ -69,12 +69,12 @@ def test_a_class_with_one_photo_is_left_out_and_named() -> None:
 
 
 def test_having_nothing_to_train_on_is_an_error() -> None:
-    with pytest.raises(EmatError, match="nothing to train on"):
+    with raises_code("too-few-photos"):
         TrainingList([VOC], VOC.dataset.classes)
 
 
 def test_two_names_for_one_class_in_a_data_set_are_an_error() -> None:
-    with pytest.raises(EmatError, match="two classes called"):
+    with raises_code("given-twice"):
         TrainingList([source("d", ("hot dog", "hotdog"))])
 
 
@@ -138,7 +138,7 @@ def test_flips_do_not_change_the_tasks() -> None:
 
 def test_a_single_class_allows_no_negative_tasks() -> None:
     merged = TrainingList([source("d", ("cat",))])
-    with pytest.raises(EmatError, match="cat is the only class"):
+    with raises_code("too-few-photos", "cat"):
         TrainingTasks(merged, 0)
     assert TrainingTasks(merged, 0, positive=1.0).draw(0, 0).way == 0
 

@@ -16,8 +16,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from emat.errors import EmatError
-from emat.evaluation.metrics import ScoreCounts, compute, count_outcome, judge_task, no_counts
+from emat.evaluation.metrics import COUNTED, ScoreCounts, count_outcome, judge_task
 from emat.features import FeatureCache
 from emat.methods.base import Method, TaskEvidence
 from emat.methods.registry import build_method
@@ -27,6 +26,7 @@ from emat.training.data import ValidationTasks, open_run_data
 from emat.training.options import TrainingOptions, config_text, read_config
 from emat.training.run import train, validate
 from emat.training.state import BEST, CONFIG, LAST, STATE, ValidationScores, read_state
+from tests.raises import raises_code
 from tests.training.tiny import tiny_dataset, tiny_options
 
 pytest.importorskip("lightning")
@@ -144,6 +144,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+@pytest.mark.slow
 def test_two_machines_with_homes_of_their_own_train_on_the_same_tasks(whole: Path, tiny: Path, tmp_path: Path) -> None:
     """Two calls of torchrun are two machines that share the folder of the run, and neither home nor cache."""
     options = tiny_options(tiny, tmp_path / "nodes", nodes=2)
@@ -169,6 +170,7 @@ def test_two_machines_with_homes_of_their_own_train_on_the_same_tasks(whole: Pat
         assert float(two["loss"]) == pytest.approx(float(one["loss"]), rel=1e-3)
 
 
+@pytest.mark.slow
 def test_a_process_beside_the_first_tells_what_it_alone_met(tmp_path: Path) -> None:
     data = tiny_dataset(tmp_path / "data")
     options = tiny_options(data, tmp_path / "run", devices=2, batch=2, val_tasks=0)
@@ -198,29 +200,29 @@ def test_parts_of_a_batch_train_like_the_whole_batch(whole: Path, tiny: Path, tm
 
 def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_state(tiny: Path, tmp_path: Path) -> None:
     options = tiny_options(tiny, tmp_path / "nan", lr=1e30, val_tasks=0)
-    with pytest.raises(EmatError, match=r"the loss is .* in epoch 1, step 2; continue .* --resume and a lower --lr"):
+    with raises_code("diverged-training", "nan"):
         train(options)
     state = read_state(tmp_path / "nan")
     assert state["progress"].step == 1
 
 
 def test_a_folder_with_a_run_is_not_overwritten(whole: Path, tiny: Path) -> None:
-    with pytest.raises(EmatError, match="already holds a run; continue it with --resume"):
+    with raises_code("refuses-overwrite"):
         train(tiny_options(tiny, whole))
 
 
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"method": "cst"}, "has method emat, not cst"),
-        ({"batch": 8}, "has batch 4, not 8"),
-        ({"tasks_per_epoch": 12}, "has tasks_per_epoch 11, not 12"),
+        ({"method": "cst"}, "method emat, not cst"),
+        ({"batch": 8}, "batch 4, not 8"),
+        ({"tasks_per_epoch": 12}, "tasks_per_epoch 11, not 12"),
     ],
 )
 def test_another_run_does_not_go_on_with_this_one(
     changes: dict[str, object], told: str, whole: Path, tiny: Path
 ) -> None:
-    with pytest.raises(EmatError, match=f"{told}; train that in another --out"):
+    with raises_code("other-run", told):
         train(tiny_options(tiny, whole, **changes), resume=True)
 
 
@@ -235,7 +237,7 @@ def test_a_finished_run_that_goes_on_longer_adds_epochs(
 
 
 def test_a_method_without_anything_to_train_is_reported(tiny: Path, tmp_path: Path) -> None:
-    with pytest.raises(EmatError, match="prototype has nothing to train"):
+    with raises_code("nothing-to-train", "prototype"):
         train(tiny_options(tiny, tmp_path / "run", method="prototype"))
 
 
@@ -278,8 +280,19 @@ def test_a_head_that_has_seen_the_classes_left_out_is_named(
 
 def test_a_run_continues_only_with_the_classes_it_started_with(tiny: Path, tmp_path: Path) -> None:
     folder = train(tiny_options(tiny, tmp_path / "run", max_tasks=4, val_tasks=0))
-    with pytest.raises(EmatError, match=r"trained on other photos or classes; .* use --start-from"):
+    with raises_code("other-run"):
         train(tiny_options(tiny, folder, fold=1, max_tasks=8, val_tasks=0), resume=True)
+
+
+def test_a_run_that_goes_on_with_other_files_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = tiny_dataset(tmp_path / "data")
+    folder = train(tiny_options(data, tmp_path / "run", max_tasks=4, val_tasks=0))
+    train(tiny_options(data, folder, max_tasks=6, val_tasks=0), resume=True)
+    assert "files of photos or masks" not in capsys.readouterr().err
+    for path in data.rglob("*.png"):
+        os.utime(path, ns=(1, 1))
+    train(tiny_options(data, folder, max_tasks=8, val_tasks=0), resume=True)
+    assert "files of photos or masks" in capsys.readouterr().err
 
 
 def test_tasks_are_counted_where_a_cut_step_goes_on(tiny: Path, tmp_path: Path) -> None:
@@ -287,25 +300,25 @@ def test_tasks_are_counted_where_a_cut_step_goes_on(tiny: Path, tmp_path: Path) 
     train(tiny_options(tiny, folder, max_tasks=11, val_tasks=0), resume=True)
     assert read_metadata(folder / LAST)["trained_tasks"] == "9"  # 4 and 2, then the third step's 3
     assert float(rows(folder)[-1]["loss"]) > 0.3  # a mean over the tasks there were
-    with pytest.raises(EmatError, match="has already trained on 9 tasks; ask for more"):
+    with raises_code("already-trained"):
         train(tiny_options(tiny, folder, max_tasks=4, val_tasks=0), resume=True)
 
 
 def test_a_run_that_cannot_begin_leaves_nothing(tiny: Path, tmp_path: Path) -> None:
     out = tmp_path / "new" / "run"
     (tmp_path / "file").touch()
-    for changes, told in (
-        ({"data": (tmp_path / "nowhere",)}, "does not exist"),
-        ({"fold": 9}, "there is no fold 9"),
-        ({"start_from": "nothing"}, "neither a file nor a head"),
-        ({"cache": tmp_path / "file"}, "it is not a folder"),
+    for changes, code in (
+        ({"data": (tmp_path / "nowhere",)}, "no-such-file"),
+        ({"fold": 9}, "unknown-fold"),
+        ({"start_from": "nothing"}, "unknown-head"),
+        ({"cache": tmp_path / "file"}, "not-a-folder"),
     ):
-        with pytest.raises(EmatError, match=told):
+        with raises_code(code):
             train(replace(tiny_options(tiny, out), **changes))
     assert not out.parent.exists()
-    with pytest.raises(EmatError, match=r"there is no run in .* to continue"):
+    with raises_code("no-such-file", "run"):
         train(tiny_options(tiny, out), resume=True)
-    with pytest.raises(EmatError, match="file is not a folder"):
+    with raises_code("not-a-folder", "file"):
         train(tiny_options(tiny, tmp_path / "file"))
 
 
@@ -326,7 +339,7 @@ def validation(tiny: Path) -> ValidationTasks:
 def test_validation_counts_what_each_task_by_itself_gives(method: Method, validation: ValidationTasks) -> None:
     dataset, class_ids = validation.dataset, validation.sampler.class_ids
     cache = FeatureCache(method, memory_bytes=10**8)
-    counts = no_counts(class_ids)
+    counts = ScoreCounts.none(class_ids)
     for task in validation.sampler:
         (way,), ((shot,),), mask = task.ways, task.shots, dataset.mask(task.query)
         shown = torch.from_numpy((dataset.mask(shot) == way).astype("float32"))
@@ -334,16 +347,15 @@ def test_validation_counts_what_each_task_by_itself_gives(method: Method, valida
         evidence = method.compare(method.encode_query(cache.features(dataset.image(task.query))), [support])
         decision = method.decide(TaskEvidence([evidence], (mask.shape[0], mask.shape[1])))
         counts = counts + count_outcome(judge_task(task.ways, decision.present, decision.label_map, mask), class_ids)
-    np.testing.assert_allclose(validate(method, cache, validation).as_row(), counts.as_row())
+    np.testing.assert_allclose(validate(method, cache, validation).row, counts.row)
 
 
 def test_processes_add_up_to_one(method: Method, validation: ValidationTasks) -> None:
     cache = FeatureCache(method, memory_bytes=10**8)
     whole = validate(method, cache, validation)
     shares = [validate(method, cache, validation, rank, 3) for rank in range(3)]
-    summed = ScoreCounts.from_row(np.sum([share.as_row() for share in shares], axis=0), whole.class_ids)
-    np.testing.assert_allclose(summed.as_row(), whole.as_row())
-    assert compute(summed).classes == compute(whole).classes
+    summed = ScoreCounts(whole.class_ids, np.sum([share.row for share in shares], axis=0))
+    np.testing.assert_allclose(summed.row, whole.row)
     assert ValidationScores.of(summed).miou == ValidationScores.of(whole).miou
 
 
@@ -352,7 +364,7 @@ def test_masks_on_queries_that_lack_the_class_are_counted(method: Method, valida
     lacking = [task for task in validation.sampler if not task.present(validation.dataset.mask(task.query)).any()]
     for bias, expected in ((-50.0, 0.0), (50.0, 1.0)):
         found = validate(_always(method, bias), cache, validation)
-        assert found.absent == len(lacking) > 0
+        assert found.row[COUNTED.index("absent")] == len(lacking) > 0
         assert ValidationScores.of(found).false_mask_rate == expected
 
 

@@ -1,15 +1,26 @@
 import json
 import resource
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from emat.errors import EmatError
 from emat.methods.registry import build_method
 from emat.training.data import open_run_data
-from emat.training.options import TrainingOptions
-from emat.training.state import STATE, RunProgress, provenance, read_state, save_state, save_trained
+from emat.training.options import TrainingOptions, write_config
+from emat.training.state import (
+    CONFIG,
+    STATE,
+    RunProgress,
+    check_folder,
+    complete,
+    provenance,
+    read_state,
+    save_state,
+    save_trained,
+)
+from tests.raises import raises_code
 from tests.training.tiny import CLASSES
 
 
@@ -27,9 +38,9 @@ def test_a_full_disk_is_reported_and_the_state_before_stays(tmp_path: Path) -> N
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))  # what a file may grow to, as on a full disk
     try:
-        with pytest.raises(EmatError, match=r"state.pt cannot be written .* --resume; the last saved state is kept"):
+        with raises_code("cannot-write", "state.pt"):
             save_state(tmp_path, RunProgress(2), {"w": torch.ones(10**6)}, {}, {})
-        with pytest.raises(EmatError, match=r"best.safetensors cannot be written"):
+        with raises_code("cannot-write", "best.safetensors", "cannot be written"):
             save_trained(tmp_path / "best.safetensors", build_method("emat", device="cpu"), {})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
@@ -48,11 +59,20 @@ def test_a_head_tells_the_classes_it_was_trained_on(tiny: Path) -> None:
 @pytest.mark.parametrize("content", [b"", b"nonsense", b"junk\n"])
 def test_a_damaged_state_is_reported(content: bytes, tmp_path: Path) -> None:
     (tmp_path / STATE).write_bytes(content)
-    with pytest.raises(EmatError, match="is not a state that emat"):
+    with raises_code("wrong-file-version"):
         read_state(tmp_path)
 
 
 def test_another_file_is_no_state(tmp_path: Path) -> None:
     torch.save({"weights": {}}, tmp_path / STATE)
-    with pytest.raises(EmatError, match="is not a state that emat"):
+    with raises_code("wrong-file-version"):
         read_state(tmp_path)
+
+
+def test_a_run_cannot_continue_with_steps_of_another_size(tmp_path: Path) -> None:
+    options = complete(TrainingOptions(data=(tmp_path,), out=tmp_path, batch_per_process=True, devices=3))
+    write_config(tmp_path / CONFIG, options)
+    save_state(tmp_path, RunProgress(1), {}, {}, {})
+    assert check_folder(options, resume=True) == (tmp_path, [])
+    with raises_code("other-run", "27", "18"):
+        check_folder(replace(options, devices=2), resume=True)

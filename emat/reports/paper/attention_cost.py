@@ -18,11 +18,11 @@ import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
-from emat.files import write_text
 from emat.model import build
 from emat.model.plain import FORMS, PlainForm, plain_forward
+from emat.outputs import write_text
 
-CHANNELS, WIDTH, GRID, MASK = 72, 64, 50, 700  # DINOv2 ViT-S at 700 pixels
+PAPER_CHANNELS, PAPER_WIDTH, PAPER_GRID, PAPER_SIZE = 72, 64, 50, 700  # DINOv2 ViT-S at 700 pixels
 QUERY_SIDES = (5, 9)  # 25 and 81 query tokens instead of 2500
 CHUNKED_SIDES = (20, 28)  # emat keeps small pairs whole, so its chunks show with more tokens only
 TASKS_PER_GPU = 3  # paper: a batch of 9 on three GPUs
@@ -110,7 +110,7 @@ def step_cost(case: AttentionCase, cover: float) -> StepCost:
     sides = CHUNKED_SIDES if case.masking == IN_CHUNKS else QUERY_SIDES
     few, many = (_step(case, cover, side) for side in sides)
     tokens = [side**2 for side in sides]
-    share = (GRID**2 - tokens[0]) / (tokens[1] - tokens[0])  # how far the paper's number is along the line
+    share = (PAPER_GRID**2 - tokens[0]) / (tokens[1] - tokens[0])  # how far the paper's number is along the line
     memory, seconds = (max(a + share * (b - a), b) for a, b in zip(few, many, strict=True))
     return StepCost(case.method, case.masking, cover, memory, seconds)
 
@@ -121,10 +121,10 @@ def _step(case: AttentionCase, cover: float, query_side: int) -> tuple[float, fl
     # Support tokens come at the size that the network reduces them to: reducing them takes a constant that would hide
     # what grows with the query tokens.
     sides = (query_side, FORMS[case.method].support_grid)
-    query, support = (torch.randn(1, CHANNELS, 1 + side**2, WIDTH, generator=generator) for side in sides)
+    query, support = (torch.randn(1, PAPER_CHANNELS, 1 + side**2, PAPER_WIDTH, generator=generator) for side in sides)
     mask = square_mask(cover)[None]
     torch.manual_seed(0)
-    network = build(case.method, CHANNELS)
+    network = build(case.method, PAPER_CHANNELS)
 
     def forward() -> tuple[Tensor | None, Tensor]:
         if case.masking == IN_CHUNKS:
@@ -145,7 +145,7 @@ def _step(case: AttentionCase, cover: float, query_side: int) -> tuple[float, fl
     return float(_peak_bytes(step)), seconds
 
 
-def square_mask(cover: float, side: int = MASK) -> Tensor:
+def square_mask(cover: float, side: int = PAPER_SIZE) -> Tensor:
     """Return a mask (side, side) with a square in the middle that covers this share of it."""
     mask = torch.zeros(side, side)
     length = round(side * cover**0.5)

@@ -1,33 +1,174 @@
 """What was measured, read from results files; and what is left, planned as one pass a model, and run or resumed.
 
-Results are found by what they are of - the same tasks, photos, masks, weights, size and thresholds - not by the name of
-their file. So a run for one table is used by every other table, and so are results of `emat eval`.
+`PaperTasks` draws the tasks. Results are found by what they are of - the same tasks, photos, masks, weights, size and
+thresholds - not by the name of their file. So a run for one table is used by every other table, and so are results of
+`emat eval`.
 """
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from emat.datasets.dataset import ClassAreas, Dataset
+from emat.datasets.fold_lists import equals_published
 from emat.errors import EmatError
-from emat.evaluation.metrics import TaskOutcome, count_outcome
-from emat.evaluation.one_pass import OnePass, Savings, default_limits, plan, savings
-from emat.evaluation.results import Conditions, FoldCounts, Summary, read_results, results, summarise, write_results
+from emat.evaluation.evaluator import Evaluator, Savings, default_limits, plan, savings
+from emat.evaluation.metrics import ScoreCounts, TaskOutcome, count_outcome
+from emat.evaluation.results import Conditions, Summary, read_results, results, summarise, write_results
 from emat.evaluation.run import EvaluatedMethod, Run, Watch, evaluate, remove_journals, seconds_spent
 from emat.features import FeatureCache
-from emat.files import check_output
 from emat.methods.base import PAPER_THRESHOLDS
-from emat.reports.paper.cells import name_folds
-from emat.reports.paper.models import PaperModel
-from emat.reports.paper.parts import Need, PaperTasks, Part, needs_of
-from emat.tasks.task import Configuration
+from emat.outputs import check_output
+from emat.reports.paper.contents import PaperModel, Part, TaskSpec, name_folds, specs_of
+from emat.tasks.benchmark import Benchmark, open_benchmark, size_split
+from emat.tasks.benchmark import Watch as MaskWatch
+from emat.tasks.sampling import ORDINARY_SPLITS, TaskSampler, size_split_tasks
+from emat.tasks.task import TASKS_PER_FOLD, Configuration, Protocol, Task, digest
 
 Weights: TypeAlias = tuple[str, int, str]  # the method's name, the size of photos, and the hash of all tensors
 CellKey: TypeAlias = tuple[Weights, int, str]  # by whom, the fold, and how tasks are drawn and judged
 TaskCounts: TypeAlias = tuple[tuple[int, int], ...]  # folds, and how many of the first tasks of each
 RESULTS = "results"
 TRIAL_QUERIES = 2  # are answered to estimate the time: the first warms up, the second is timed
+
+
+@dataclass
+class PaperTasks:
+    """The tasks of a data set by what they are needed for. They are drawn once.
+
+    Args:
+        name: "pascal" or "coco".
+        benchmark: The folds with their validation lists, photos and masks.
+        lists: The folder of the fold lists; None if they were made from the masks.
+        tasks: How many tasks to measure a fold; None for the published number.
+        counted: How many tasks of a fold to draw when augmented tasks are counted; None for the published number.
+    """
+
+    name: str
+    benchmark: Benchmark
+    lists: Path | None
+    tasks: int | None
+    counted: int | None = None
+    _drawn: dict[tuple[TaskSpec, int | None], tuple[Configuration, ...] | str] = field(default_factory=dict)
+    _again: dict[tuple[int, str, Protocol], tuple[Task, ...]] = field(default_factory=dict)
+
+    @property
+    def dataset(self) -> Dataset:
+        """The photos and masks."""
+        assert self.benchmark.dataset is not None
+        return self.benchmark.dataset
+
+    @property
+    def areas(self) -> ClassAreas:
+        """How much of each photo each class covers."""
+        assert self.benchmark.areas is not None
+        return self.benchmark.areas
+
+    @property
+    def folds(self) -> list[int]:
+        """The numbers of the folds."""
+        return [each.fold for each in self.benchmark.fold_lists]
+
+    @property
+    def are_published(self) -> bool:
+        """Whether the fold lists are the published ones."""
+        return all(equals_published(each) for each in self.benchmark.fold_lists)
+
+    @cached_property
+    def state(self) -> str:
+        """A hash that changes when a photo or mask changes."""
+        return self.dataset.state(self.dataset.names)
+
+    def class_names(self, fold: int) -> list[str]:
+        """Return the names of a fold's test classes."""
+        return [self.dataset.classes[class_id - 1] for class_id in self.benchmark.fold_list(fold).class_ids]
+
+    def measured(self, spec: TaskSpec) -> tuple[Configuration, ...]:
+        """Return the tasks that are measured, one configuration for each fold; none if they cannot be drawn."""
+        return self._configurations(spec, self.tasks)
+
+    def augmented(self, spec: TaskSpec) -> list[int] | None:
+        """Return how many of the published number of tasks a setting augments, by fold; None if none can be drawn."""
+        found = self._configurations(spec, self.counted)
+        return [sum(task.augmented for task in each.tasks) for each in found] or None
+
+    def problem(self, spec: TaskSpec) -> str | None:
+        """Return why tasks cannot be drawn; None if they can."""
+        self.measured(spec)
+        drawn = self._drawn[spec, self.tasks]
+        return drawn if isinstance(drawn, str) else None
+
+    def _configurations(self, spec: TaskSpec, tasks: int | None) -> tuple[Configuration, ...]:
+        key = (spec, tasks)
+        if key not in self._drawn:
+            try:
+                self._drawn[key] = self._draw(spec, tasks)
+            except EmatError as error:
+                self._drawn[key] = str(error)
+        drawn = self._drawn[key]
+        return () if isinstance(drawn, str) else drawn
+
+    def drawn_again(self, cell: Mapping[str, Any]) -> tuple[Task, ...] | None:
+        """Draw the tasks of a configuration in a results file; None if they are not those that were measured."""
+        try:
+            protocol = Protocol.from_json(cell["protocol"])
+            key = (int(cell["fold"]), str(cell["split"]), protocol)
+            if key not in self._again:
+                benchmark = self.benchmark if key[1] in ORDINARY_SPLITS else self._of_size(key[1])
+                self._again[key] = tuple(TaskSampler(benchmark.fold_list(key[0]), protocol, self.areas))
+        except EmatError:
+            return None  # of other lists or another data set
+        return self._again[key] if digest(self._again[key]) == cell["digest"] else None
+
+    def samplers(self, spec: TaskSpec) -> list[TaskSampler]:
+        """Return the sampler of each fold's published number of tasks, which draws a task when it is asked for."""
+        return [self.benchmark.sampler(fold, spec) for fold in self.folds]
+
+    def _draw(self, spec: TaskSpec, tasks: int | None) -> tuple[Configuration, ...]:
+        benchmark = self.benchmark
+        if spec.object_size is not None:
+            benchmark = self._of_size(spec.object_size)
+            tasks = None if tasks is None else min(tasks, size_split_tasks(benchmark.fold_lists))
+        request = replace(spec, tasks=tasks if tasks is None else min(tasks, TASKS_PER_FOLD))
+        return tuple(benchmark.sampler(fold, request).configuration() for fold in self.folds)
+
+    def _of_size(self, size: str) -> Benchmark:
+        if self.lists is not None:
+            lists = open_benchmark(self.name, self.lists, None, object_size=size).fold_lists
+        else:
+            lists = tuple(size_split(each, self.areas, size) for each in self.benchmark.fold_lists)
+        return replace(self.benchmark, fold_lists=lists)
+
+
+def open_tasks(
+    name: str, data: Path, masks: Path | None, lists: Path | None, tasks: int | None, watch: MaskWatch = iter
+) -> PaperTasks:
+    """Open a data set for the paper's tables.
+
+    Args:
+        name: "pascal" or "coco".
+        data: The data set, with photos and masks; or its photos, if `masks` are given.
+        masks: A folder or zip of the masks, if they are not with the photos.
+        lists: The folder of the fold lists; None makes them from the masks.
+        tasks: How many tasks to measure a fold; None for the published number.
+        watch: Is given the names of the masks that are read, and may show progress.
+
+    Raises:
+        EmatError: If there are no photos, no masks, or classes of another data set.
+    """
+    benchmark = open_benchmark(name, lists, data, masks=masks, watch=watch)
+    dataset = benchmark.dataset
+    if dataset is None or not dataset.has_photos:
+        raise EmatError("no-photos", f"{data} has no photos; give a data set with photos and masks")
+    if dataset.name != name:
+        more = f" and {len(dataset.classes) - 3} more" if len(dataset.classes) > 3 else ""
+        raise EmatError(
+            "class-lists-differ", f"{data} is not {name}: its classes are {', '.join(dataset.classes[:3])}{more}"
+        )
+    return PaperTasks(name, benchmark, lists, tasks)
 
 
 @dataclass(frozen=True)
@@ -37,9 +178,13 @@ class MeasuredFold:
     configuration: Configuration
     outcomes: tuple[TaskOutcome, ...]
 
+    def counts(self) -> list[ScoreCounts]:
+        """Return the counts of each task."""
+        return [count_outcome(outcome, self.configuration.class_ids) for outcome in self.outcomes]
+
 
 @dataclass
-class Ledger:
+class ResultStore:
     """The outcomes of every task that was measured at the paper's thresholds.
 
     Results of more tasks than asked for are cut. Results of fewer tasks or folds are used as they are: whoever shows
@@ -61,7 +206,7 @@ class Ledger:
     left_out: list[Path] = field(default_factory=list)  # results files of the first folder that are of other files
     vouched_for: list[Path] = field(default_factory=list)  # and those of the further folders, which are used
     _outcomes: dict[CellKey, tuple[TaskOutcome, ...]] = field(default_factory=dict)
-    _summaries: dict[tuple[str, Need, TaskCounts | None], list[Summary]] = field(default_factory=dict)
+    _summaries: dict[tuple[str, TaskSpec, TaskCounts | None], list[Summary]] = field(default_factory=dict)
 
     def read(self) -> None:
         """Read all results files of the folders; those of other models, tasks or options are left out."""
@@ -87,7 +232,8 @@ class Ledger:
     def _is_of_ours(self, content: Mapping[str, Any]) -> bool:
         """Whether results are of one of the models, judged as in the paper, on tasks of these lists and masks."""
         paper = content.get("thresholds") == asdict(PAPER_THRESHOLDS)
-        changed = content.get("refine") or content.get("only_segment") or content.get("options", {}).get("learn")
+        changed = any(content.get(key) for key in ("as_fitted", "refine", "only_segment"))
+        changed = changed or content.get("options", {}).get("learn")
         ours = {_weights(each) for methods in self.methods.values() for each in methods.values()}
         if not paper or changed or ours.isdisjoint(_weights_by_fold(content).values()):
             return False
@@ -112,17 +258,17 @@ class Ledger:
             if len(rows) > len(self._outcomes.get(key, ())):
                 self._outcomes[key] = tuple(map(TaskOutcome.from_row, rows))
 
-    def missing(self, label: str, needs: Sequence[Need]) -> list[Configuration]:
-        """Return the configurations of these needs that were not measured, or on fewer tasks than asked for."""
+    def missing(self, label: str, specs: Sequence[TaskSpec]) -> list[Configuration]:
+        """Return the configurations of these tasks that were not measured, or on fewer tasks than asked for."""
         folds = self.methods[label]
-        every = [each for need in needs for each in self.tasks.measured(need) if each.fold in folds]
+        every = [each for spec in specs for each in self.tasks.measured(spec) if each.fold in folds]
         unique = {self._key(label, each): each for each in every}
         return [each for key, each in unique.items() if len(self._outcomes.get(key, ())) < len(each.tasks)]
 
-    def folds(self, label: str, need: Need, first: TaskCounts | None = None) -> list[MeasuredFold]:
-        """Return what was measured of a need, by fold; with `first`, only these folds and so many tasks of each."""
+    def folds(self, label: str, spec: TaskSpec, first: TaskCounts | None = None) -> list[MeasuredFold]:
+        """Return what was measured of some tasks, by fold; with `first`, only these folds and so many tasks of each."""
         found = []
-        for each in self.tasks.measured(need):
+        for each in self.tasks.measured(spec):
             if each.fold not in self.methods.get(label, {}):
                 continue
             count = len(each.tasks) if first is None else dict(first).get(each.fold, 0)
@@ -133,41 +279,38 @@ class Ledger:
                 found.append(MeasuredFold(measured, outcomes))
         return found
 
-    def summaries(self, label: str, need: Need, first: TaskCounts | None = None) -> list[Summary]:
+    def summaries(self, label: str, spec: TaskSpec, first: TaskCounts | None = None) -> list[Summary]:
         """Return the scores of each measured fold and then, of several, their mean."""
-        key = (label, need, first)
+        key = (label, spec, first)
         if key not in self._summaries:
-            counts = []
-            for fold in self.folds(label, need, first):
-                each = fold.configuration
-                counted = [count_outcome(outcome, each.class_ids) for outcome in fold.outcomes]
-                counts.append(FoldCounts(_conditions(each), each.fold, counted))
-            self._summaries[key] = summarise(counts)
+            folds = self.folds(label, spec, first)
+            counts = [(each.configuration.fold, each.counts()) for each in folds]
+            self._summaries[key] = summarise({_conditions(folds[0].configuration): counts} if folds else {})
         return self._summaries[key]
 
-    def by_fold(self, label: str, need: Need) -> dict[int, Summary]:
+    def by_fold(self, label: str, spec: TaskSpec) -> dict[int, Summary]:
         """Return the scores of each measured fold."""
-        return {each.fold: each for each in self.summaries(label, need) if each.fold is not None}
+        return {each.fold: each for each in self.summaries(label, spec) if each.fold is not None}
 
-    def over_folds(self, label: str, need: Need, first: TaskCounts | None = None) -> Summary | None:
+    def over_folds(self, label: str, spec: TaskSpec, first: TaskCounts | None = None) -> Summary | None:
         """Return the mean over the folds that were measured, which may be one; None if there are none."""
-        found = self.summaries(label, need, first)
+        found = self.summaries(label, spec, first)
         return found[-1] if found else None
 
-    def common_tasks(self, labels: Iterable[str], needs: Sequence[Need]) -> TaskCounts:
-        """Return how many tasks of each fold were measured of every need and model that were measured on it at all.
+    def common_tasks(self, labels: Iterable[str], specs: Sequence[TaskSpec]) -> TaskCounts:
+        """Return how many tasks of each fold all models and specs have in common that were measured on it at all.
 
         What is compared with each other is then compared on the same tasks.
         """
         counts: dict[int, int] = {}
-        for each in (each for label in labels for need in needs for each in self.folds(label, need)):
+        for each in (each for label in labels for spec in specs for each in self.folds(label, spec)):
             fold = each.configuration.fold
             counts[fold] = min(len(each.outcomes), counts.get(fold, len(each.outcomes)))
         return tuple(sorted(counts.items()))
 
-    def mean(self, label: str, need: Need, first: TaskCounts | None = None) -> Summary | None:
+    def mean(self, label: str, spec: TaskSpec, first: TaskCounts | None = None) -> Summary | None:
         """Return the mean over all folds, with `first` over so many tasks of each; None unless all were measured."""
-        found = self.over_folds(label, need, first)
+        found = self.over_folds(label, spec, first)
         return found if found is not None and len(found.folds) == len(self.tasks.folds) else None
 
     def measured_folds(self, label: str) -> tuple[int, ...]:
@@ -175,20 +318,20 @@ class Ledger:
         known = {(weights, fold) for weights, fold, _ in self._outcomes}
         return tuple(fold for fold, each in self.methods.get(label, {}).items() if (_weights(each), fold) in known)
 
-    def fewer_tasks(self, labels: Iterable[str], needs: Iterable[Need]) -> list[str]:
-        """Say of each model which of these needs it was measured on with fewer tasks than asked for."""
+    def fewer_tasks(self, labels: Iterable[str], specs: Iterable[TaskSpec]) -> list[str]:
+        """Say of each model which of these tasks it was measured on with fewer tasks than asked for."""
         said = []
-        asked = list(dict.fromkeys(needs))
+        asked = list(dict.fromkeys(specs))
         for label in labels:
             by_count: dict[str, list[str]] = {}
-            for need in asked:
-                wanted = {each.fold: len(each.tasks) for each in self.tasks.measured(need)}
-                counts = {each.configuration.fold: len(each.outcomes) for each in self.folds(label, need)}
+            for spec in asked:
+                wanted = {each.fold: len(each.tasks) for each in self.tasks.measured(spec)}
+                counts = {each.configuration.fold: len(each.outcomes) for each in self.folds(label, spec)}
                 if any(count < wanted[fold] for fold, count in counts.items()):
                     low, high = min(counts.values()), max(counts.values())
                     count = f"{low}" if low == high else f"{low} to {high}"
                     of = "each fold" if len(counts) == len(self.tasks.folds) else name_folds(list(counts))
-                    by_count.setdefault(f"the first {count} tasks of {of}", []).append(need.words())
+                    by_count.setdefault(f"the first {count} tasks of {of}", []).append(spec.words())
             for count, words in by_count.items():
                 said.append(f"{label} was measured on {count}: {'; '.join(words)}.")
         return said
@@ -208,22 +351,16 @@ def _weights_by_fold(content: Mapping[str, Any]) -> dict[int, Weights]:
     return {int(fold): (each["name"], each["image_size"], each["weights_sha256"]) for fold, each in methods}
 
 
+def _conditions(configuration: Configuration) -> Conditions:
+    protocol = configuration.protocol
+    drawn = (protocol.way, protocol.shot, protocol.setting.value, protocol.query_has_class)
+    return Conditions(configuration.dataset, configuration.split, *drawn)
+
+
 def _judged(split: str, class_ids: Sequence[int], protocol: Mapping[str, Any]) -> str:
     """How tasks are drawn and judged, apart from their number: fewer of them are the first of more."""
     asked = [protocol[name] for name in ("way", "shot", "setting", "query_has_class", "queries", "theta", "new_ways")]
     return repr([split, list(class_ids), *(list(each) if isinstance(each, tuple) else each for each in asked)])
-
-
-def _conditions(configuration: Configuration) -> Conditions:
-    protocol = configuration.protocol
-    return Conditions(
-        configuration.dataset,
-        configuration.split,
-        protocol.way,
-        protocol.shot,
-        protocol.setting.value,
-        protocol.query_has_class,
-    )
 
 
 @dataclass(frozen=True)
@@ -240,7 +377,7 @@ class Pass:
 class MeasuringPlan:
     """The passes of all models, and the models that cannot be measured, on no fold or on some, with the reason."""
 
-    ledger: Ledger
+    store: ResultStore
     passes: tuple[Pass, ...]
     not_run: dict[str, str]
     partly_run: dict[str, str]
@@ -280,41 +417,41 @@ def make_plan(
             folds, reason = [], str(error)
         if reason is not None:
             (partly_run if folds else not_run)[model.label] = reason
-    ledger = Ledger((folder / RESULTS, *results_in), tasks, methods)
-    ledger.read()
+    store = ResultStore((folder / RESULTS, *results_in), tasks, methods)
+    store.read()
     labels = list(methods)
     passes = []
     for model in (each for each in models if each.label in methods):
-        missing = tuple(ledger.missing(model.label, needs_of(parts, model.label, labels)))
+        missing = tuple(store.missing(model.label, specs_of(parts, model.label, labels)))
         work = savings(missing) if missing else None
         seconds = _estimate(methods[model.label], missing, work, tasks) if work and estimate else 0.0
         passes.append(Pass(model, missing, work, seconds))
     tasks.areas.keep()
-    return MeasuringPlan(ledger, tuple(passes), not_run, partly_run)
+    return MeasuringPlan(store, tuple(passes), not_run, partly_run)
 
 
 def measure(plan_: MeasuringPlan, features: Path | None, watch: Watch = iter) -> None:
-    """Run every pass of a plan, or resume it; its results are in the ledger afterwards.
+    """Run every pass of a plan, or resume it; its results are in the store afterwards.
 
     Args:
         plan_: What to measure.
         features: A folder that keeps the features of photos.
         watch: Is given the work of each pass, and may show progress.
     """
-    ledger = plan_.ledger
+    store = plan_.store
     for each in plan_.passes:
         if not each.configurations:
             continue
-        run = Run(each.configurations, ledger.methods[each.model.label], data_state=ledger.tasks.state)
-        path = ledger.folders[0] / f"{_file_name(each.model.label)}-{run.fingerprint[:8]}.json"
+        run = Run(each.configurations, store.methods[each.model.label], data_state=store.tasks.state)
+        path = store.folders[0] / f"{_file_name(each.model.label)}-{run.fingerprint[:8]}.json"
         check_output(path)
         journal = path.with_name(f"{path.name}.journal")
-        outcomes = evaluate(run, ledger.tasks.dataset, journal, features=features, watch=watch)
+        outcomes = evaluate(run, store.tasks.dataset, journal, features=features, watch=watch)
         assert outcomes is not None  # there is one process
         options = {"label": each.model.label, "head": each.model.head and Path(each.model.head).name}
         write_results(path, results(run, outcomes, options=options, seconds=seconds_spent(run, journal)))
         remove_journals(journal)
-    ledger.read()
+    store.read()
 
 
 def _file_name(label: str) -> str:
@@ -328,7 +465,7 @@ def _estimate(
     """Estimate the seconds of a pass from two of its queries: photos are encoded, and pairs compared, at their pace."""
     evaluated = methods[missing[0].fold]
     cache = FeatureCache(evaluated.method, memory_bytes=default_limits().features)
-    answering = OnePass(evaluated.method, tasks.dataset, cache)
+    answering = Evaluator(evaluated.method, tasks.dataset, cache)
     photo = pair = 0.0
     for query in plan({0: missing[0]})[:TRIAL_QUERIES]:
         names = {query.query, *(name for name, _ in query.pairs)}

@@ -2,22 +2,27 @@
 //
 // The truth is `labels`, one byte for each pixel of the photo: 0 is not painted, 1 to 12 are classes, 254 is background
 // and 255 is undecided. It never passes through a canvas on its way to the server, because some browsers change pixels
-// there to protect privacy. The canvas only shows it.
+// there to protect privacy. The canvas only shows it. When a result is corrected, `found` lies below: the masks that were
+// found. Only what the user touches gets into `labels`, so the eraser paints background there.
+//
+// A click paints the object at once, and the object stays active: a click inside adds to it, a click beside it begins the
+// next. So nothing is ever pending. Every click is one step that can be undone.
 //
 //   const editor = new Editor(element);
-//   editor.open({photo, width, height, labels, classes, click, changed});
+//   editor.open({photo, width, height, labels, found, classes, click, similar, changed});
 //   const png = await editor.png();
 
 export const BACKGROUND = 254, UNDECIDED = 255;
-const OPACITY = 0.55, MOST_STEPS = 100, DRAG = 5, DEEPEST = 40;
+const OPACITY = 0.55, FOUND_OPACITY = 0.4, MOST_STEPS = 100, DRAG = 5, DEEPEST = 40, NEAR = 3;
 const HATCH = {[BACKGROUND]: [[20, 22, 28], [70, 74, 84]], [UNDECIDED]: [[245, 245, 245], [150, 150, 150]]};
 const SPECIAL = [
   {value: BACKGROUND, name: "Background", key: "0", colour: "#14161c"},
   {value: UNDECIDED, name: "Undecided", key: "U", colour: "#c8c8c8"},
 ];
 const COMMAND = /Mac|iPhone|iPad/.test(navigator.platform) ? "Cmd" : "Ctrl";
+const ACTIVE = `Click inside to add, beside it for the next object. Shift-click takes away, ${COMMAND}+Z takes back.`;
 const HINTS = {
-  click: "Click an object, or drag a box around it. Shift-click removes what is painted.",
+  click: "Click one object after the other, or drag a box around one. Shift-click removes what is painted.",
   brush: "Drag to paint. The keys [ and ] change the size, shift-click removes a whole painted area.",
   eraser: "Drag to erase. The keys [ and ] change the size, shift-click removes a whole painted area.",
 };
@@ -31,6 +36,7 @@ const MARKUP = `
     <div class="group paints" role="group" aria-label="Paint"></div>
     <label class="group size">Size <input type="range" min="1" step="1" aria-label="Brush size in pixels of the photo">
       <output></output></label>
+    <button type="button" data-do="similar" title="Find the other objects of this photo that look like those painted (M)">Find more like these</button>
     <div class="group" role="group" aria-label="History">
       <button type="button" data-do="undo" title="Undo (${COMMAND}+Z)" aria-label="Undo">↶</button>
       <button type="button" data-do="redo" title="Redo (${COMMAND}+Shift+Z)" aria-label="Redo">↷</button>
@@ -47,12 +53,13 @@ const MARKUP = `
   </div>
   <div class="below">
     <p class="status quiet" role="status"></p>
-    <div class="outline-actions" hidden>
-      <button type="button" class="primary" data-do="accept" title="Paint the outlined object (Enter)">Accept</button>
-      <button type="button" data-do="take" aria-pressed="false" title="Let clicks take away from the outline, as shift-clicks do">Take away</button>
-      <button type="button" data-do="erase" title="Erase inside the outline">Erase</button>
-      <button type="button" data-do="discard" title="Forget the outline (Escape)">Discard</button>
+    <div class="object-actions" hidden>
+      <button type="button" data-do="same" aria-pressed="false" title="Let every click add to this object, wherever it is (or hold ${COMMAND})">Same object</button>
+      <button type="button" data-do="take" aria-pressed="false" title="Let clicks take away from the object, as shift-clicks do">Take away</button>
+      <button type="button" data-do="erase" title="Erase inside the outline instead of painting it">Erase</button>
+      <button type="button" data-do="forget" title="Remove this object (Escape)">Forget</button>
     </div>
+    <div class="question" role="group" hidden></div>
   </div>`;
 
 export class Editor {
@@ -69,41 +76,57 @@ export class Editor {
     this._listen();
   }
 
-  // photo: an image that is loaded; classes: [{name, number, colour}]; click: prompt => Promise of a mask, or null when
-  // there are no clicks here (`whyNoClicks` says why); changed: called whenever the paint has changed.
-  open({photo, width, height, labels, classes, click = null, whyNoClicks = "", changed = () => {}}) {
-    Object.assign(this, {photo, width, height, labels, classes, click, changed, whyNoClicks});
+  // photo: an image that is loaded; found: the masks below the paint, or null; classes: [{name, number, colour, liesOn}];
+  // click: prompt => Promise of a mask, or null when there are no clicks here (`whyNoClicks` says why, `noClicks` is called when one is wanted); similar: () =>
+  // Promise of proposals, or null; changed: called whenever the paint has changed; place: {x, y} to look at.
+  open({photo, width, height, labels, found = null, classes, click = null, whyNoClicks = "", noClicks = () => {}, similar = null, changed = () => {}, place = null}) {
+    Object.assign(this, {photo, width, height, labels, found, classes, click, similar, changed, whyNoClicks, noClicks, place});
     this.undoable = [];
     this.redoable = [];
-    this.outline = null;
+    this.object = null;  // the active object: {points, box, value, mask, under}
+    this.proposals = null;  // {map, items, open}: a number for each pixel, what each is, and which are undecided
+    this.over = "ask";  // whether paint takes what another class has: "ask", "take" or "keep"
+    this.clicks = Promise.resolve();  // the answers of earlier clicks, for which later ones wait
     this.cursor = null;
     this.byKeys = false;
-    this.asked = 0;
+    this.asked = this.waiting = 0;
     this.layer = canvasOf(width, height);
-    this.outlineLayer = canvasOf(width, height);
+    this.proposalLayer = canvasOf(width, height);
     this.isOpen = true;
     const side = Math.max(width, height);
     this.slider.max = Math.max(8, Math.round(side / 5));
     this.setSize(Math.max(1, Math.round(side / 50)));
     this._showPaints();
     this.choose(classes.length ? classes[0].number : UNDECIDED);
+    this.element.querySelector("[data-do=similar]").hidden = !similar;
+    this.answer();
     this.useTool(click ? "click" : "brush");
+    this._showObject();
+    this._showHistory();
     this._refresh();
     this.fit();
+    if (place) this.lookAt(place);
   }
 
-  close() { this.isOpen = false; this.photo = this.labels = this.layer = this.outlineLayer = null; }
+  // The value of a pixel as one sees it: the paint, or what was found below it.
+  at(index) { return this.labels[index] || (this.found ? this.found[index] : 0); }
+
+  // What erasing leaves: on what was found, that it is background.
+  get nothing() { return this.found ? BACKGROUND : 0; }
+
+  close() { this.isOpen = false; this.photo = this.labels = this.found = this.layer = this.proposalLayer = this.proposals = this.object = null; }
 
   say(text) { this.element.querySelector(".status").textContent = text; }
 
   useTool(tool) {
-    if (tool === "click" && !this.click) return this.say(this.whyNoClicks);
+    if (tool === "click" && !this.click) return this.noClicks();
     this.tool = this.element.dataset.using = tool;
     press(this.element, "[data-tool]", button => button.dataset.tool === tool);
     const button = this.element.querySelector("[data-tool=click]");
     button.setAttribute("aria-disabled", String(!this.click));
     button.title = this.click ? "Click an object to outline it (C)" : this.whyNoClicks;
-    if (!this.outline) this.say(HINTS[tool]);
+    if (tool !== "click") this._finishObject();
+    this.say(HINTS[tool]);
     this.draw();
   }
 
@@ -129,6 +152,12 @@ export class Editor {
     this.left = (this.boxWidth - this.width * this.scale) / 2;
     this.top = (this.boxHeight - this.height * this.scale) / 2;
     this.draw();
+  }
+
+  // Show a place of the photo, given in its pixels, from near.
+  lookAt({x, y}) {
+    this.zoom(NEAR);
+    this.pan(this.boxWidth / 2 - this.left - x * this.scale, this.boxHeight / 2 - this.top - y * this.scale);
   }
 
   // The window changed its size: show the whole photo if that was shown, otherwise keep the middle where it is.
@@ -185,21 +214,27 @@ export class Editor {
     screen.drawImage(this.photo, 0, 0, this.width, this.height);
     screen.imageSmoothingEnabled = false;
     screen.drawImage(this.layer, 0, 0);
-    if (this.outline?.mask) screen.drawImage(this.outlineLayer, 0, 0);
+    if (this.proposals) screen.drawImage(this.proposalLayer, 0, 0);
+    if (this.outline) screen.drawImage(this.outline, this.object.mask.rect.left, this.object.mask.rect.top);
     screen.setTransform(density, 0, 0, density, 0, 0);
     this._drawMarks();
   }
 
   _drawMarks() {
     const {screen} = this, at = (x, y) => [this.left + x * this.scale, this.top + y * this.scale];
-    for (const point of this.outline?.points ?? []) {
+    if (this.place) {
+      screen.beginPath();
+      screen.arc(...at(this.place.x, this.place.y), 24, 0, 7);
+      twoColoured(screen);
+    }
+    for (const point of [...this.object?.points ?? [], ...this.asking ?? []]) {
       screen.beginPath();
       screen.arc(...at(point.x, point.y), 5, 0, 7);
       screen.fillStyle = point.inside ? "#1b7f3b" : "#c62828";
       screen.fill();
       twoColoured(screen);
     }
-    const box = this.box ?? this.outline?.box;
+    const box = this.box ?? this.object?.box;
     if (box) {
       const [left, top] = at(box.left, box.top), [right, bottom] = at(box.right, box.bottom);
       screen.beginPath();
@@ -239,56 +274,124 @@ export class Editor {
     }
   }
 
-  // Run `change`, which changes labels, as one step that can be undone.
-  step(change) {
+  // Run `change`, which changes labels, as one step that can be undone. Afterwards `object` is the active one.
+  step(change, object = null) {
     this.before ??= this.labels.slice();
     change();
-    this._finish();
+    this._finish(object);
   }
 
-  _finish() {
-    const before = this.before;
+  _finish(object = null, proposals = this.proposals) {
+    const {before} = this, was = {object: this.object, proposals: this.proposals};
     this.before = null;
     if (!before) return;
-    const rect = differing(before, this.labels, this.width, this.height);
-    if (!rect) return;
-    this.undoable.push({rect, before: cut(before, rect, this.width), after: cut(this.labels, rect, this.width)});
+    const lost = this._giveBack(before), rect = differing(before, this.labels, this.width, this.height);
+    if (!rect && object === was.object && proposals === was.proposals) return lost && this._askAbout(lost);
+    const step = {rect, was, is: {object, proposals}};
+    if (rect) Object.assign(step, {before: cut(before, rect, this.width), after: cut(this.labels, rect, this.width)});
+    this.undoable.push(step);
     if (this.undoable.length > MOST_STEPS) this.undoable.shift();
     this.redoable = [];
-    this._refresh(rect);
+    this._restore(step.is, rect);
+    if (lost) this._askAbout(lost);
+  }
+
+  _restore({object, proposals}, rect) {
+    Object.assign(this, {object, proposals});
+    this._showObject();
+    this._showProposals();
+    if (rect) this._refresh(rect);
+    this._showHistory();
     this.changed();
   }
 
-  undo() { this._move(this.undoable, this.redoable, "before"); }
+  undo() {
+    if (this.waiting) return this._cancel("The click was taken back.");
+    this._move(this.undoable, this.redoable, "before", "was");
+  }
 
-  redo() { this._move(this.redoable, this.undoable, "after"); }
+  redo() { this._move(this.redoable, this.undoable, "after", "is"); }
 
-  _move(from, to, which) {
-    if (this.outline) return this.discard();
+  _move(from, to, which, state) {
     const step = from.pop();
     if (!step) return;
-    paste(this.labels, step[which], step.rect, this.width);
+    this.answer();
+    if (step.rect) paste(this.labels, step[which], step.rect, this.width);
     to.push(step);
-    this._refresh(step.rect);
-    this.changed();
+    this._restore(step[state], step.rect);
+    this.say(this.object ? ACTIVE : HINTS[this.tool]);
+  }
+
+  // ---- Paint over paint
+
+  // Give back what other classes had before a step, unless it may be taken. Where one class lies on another, the upper
+  // one is kept: the example has both there.
+  _giveBack(before) {
+    const {labels} = this, isClass = value => value > 0 && value < BACKGROUND;
+    const below = new Map(this.classes.map(each => [each.number, each.liesOn ?? []])), lost = [];
+    for (let index = 0; index < labels.length; index++) {
+      const had = before[index], has = labels[index];
+      if (had === has || !isClass(had) || !isClass(has) || below.get(has)?.includes(had)) continue;
+      const keeps = below.get(had)?.includes(has);
+      if (this.over === "take" && !keeps) continue;
+      labels[index] = had;
+      if (this.over === "ask" && !keeps) lost.push([index, has]);
+    }
+    return lost.length ? lost : null;
+  }
+
+  _askAbout(lost) {
+    const names = new Map(this.classes.map(each => [each.number, each.name]));
+    const other = [...new Set(lost.map(([index]) => names.get(this.labels[index])))].join(" and ");
+    const count = lost.length.toLocaleString("en");
+    this.ask(`${other} is painted on ${count} of these pixels and was kept.`, [
+      [`Keep ${other}`, () => { this.over = "keep"; }],
+      ["Paint over it", () => { this.over = "take"; this.step(() => { for (const [index, value] of lost) this.labels[index] = value; }, this.object); }],
+    ]);
+  }
+
+  // Ask something below the photo; each answer is [text, function, whether it is the usual one].
+  ask(text, answers, about = "") {
+    const box = this.element.querySelector(".question"), words = document.createElement("span");
+    words.textContent = text;
+    box.replaceChildren(words, ...answers.map(([label, does, isUsual]) => {
+      const button = document.createElement("button");
+      Object.assign(button, {type: "button", textContent: label, className: isUsual ? "primary" : ""});
+      // The button goes, and keys must still reach the editor.
+      button.addEventListener("click", event => { event.stopPropagation(); this.canvas.focus({preventScroll: true}); this.answer(); does(); });
+      return button;
+    }));
+    this.say(text);
+    this.element.dataset.asks = about;
+    box.hidden = false;
+  }
+
+  // The question is answered, or there is none any more.
+  answer() {
+    this.element.querySelector(".question").hidden = true;
+    delete this.element.dataset.asks;
+    if (this.proposals?.open.size) this._askAboutProposals();
   }
 
   clear() { this.step(() => this.labels.fill(0)); }
 
-  // Remove the connected paint of one kind at a point; say whether there was any.
+  // That none of the classes is here.
+  clearAll() { this.step(() => this.labels.fill(this.nothing)); }
+
+  // Remove the connected paint of one kind at a point; say whether there was any. Of what was found, it is "not this".
   removeBlob(x, y) {
-    const start = this._index(x, y);
-    if (start < 0 || !this.labels[start]) return false;
+    const start = this._index(x, y), value = start < 0 ? 0 : this.at(start), {nothing} = this;
+    if (!value || value === nothing) return false;
     this.step(() => {
-      const value = this.labels[start], todo = [start], {labels, width} = this;
-      labels[start] = 0;
+      const todo = [start], {labels, width} = this;
+      labels[start] = nothing;
       while (todo.length) {
         const index = todo.pop(), column = index % width;
         for (const next of [index - width, index + width, column ? index - 1 : -1, column < width - 1 ? index + 1 : -1])
-          if (next >= 0 && next < labels.length && labels[next] === value) { labels[next] = 0; todo.push(next); }
+          if (next >= 0 && next < labels.length && this.at(next) === value) { labels[next] = nothing; todo.push(next); }
       }
     });
-    this.say(`Removed. ${COMMAND}+Z brings it back.`);
+    this.say(`${this.found ? "Not this" : "Removed"}. ${COMMAND}+Z brings it back.`);
     return true;
   }
 
@@ -305,17 +408,20 @@ export class Editor {
     const shown = new ImageData(width, height), pixels = shown.data, colours = this._colours();
     for (let row = 0, at = 0; row < height; row++)
       for (let column = 0; column < width; column++, at += 4) {
-        const value = this.labels[(top + row) * this.width + left + column];
+        const index = (top + row) * this.width + left + column, value = this.at(index);
         if (!value) continue;
         const hatch = HATCH[value];
         const colour = hatch ? hatch[(row + top + column + left) >> 2 & 1] : colours[value] ?? [128, 128, 128];
         pixels[at] = colour[0]; pixels[at + 1] = colour[1]; pixels[at + 2] = colour[2];
-        pixels[at + 3] = 255 * OPACITY;
+        pixels[at + 3] = 255 * (this.labels[index] ? OPACITY : FOUND_OPACITY);
       }
     this.layer.getContext("2d").putImageData(shown, left, top);
+    this.draw();
+  }
+
+  _showHistory() {
     for (const [name, steps] of [["undo", this.undoable], ["redo", this.redoable]])
       this.element.querySelector(`[data-do=${name}]`).disabled = !steps.length;
-    this.draw();
   }
 
   _colours() {
@@ -326,81 +432,186 @@ export class Editor {
 
   // ---- Click to mask
 
-  async addPoint(x, y, inside) {
-    if (this._index(x, y) < 0) return;
-    if (!this.outline && !inside) {
-      if (!this.removeBlob(x, y)) this.say("Nothing is painted here.");
-      return;
-    }
-    this.outline ??= {points: [], box: null, mask: null};
-    this.outline.points.push({x, y, inside});
-    await this._ask();
+  // A click on the photo. Whatever it means is decided when the clicks before it are answered.
+  clickAt(x, y, {inside = true, more = false} = {}) {
+    if (this._index(x, y) < 0) return this.clicks;
+    const {value} = this;  // that of now: another class may be chosen before the answer is there
+    return this._queue({x, y, inside}, () => this._click({x, y, inside}, value, more));
   }
 
-  // Whether clicks take away from the outline; fingers have no shift key.
-  takeAway(takes) {
-    this.takes = takes;
-    press(this.element, "[data-do=take]", () => takes);
-  }
-
-  async addBox(box) {
+  addBox(box) {
     const clip = (value, most) => Math.min(Math.max(value, 0), most);
     const kept = {
       left: clip(Math.min(box.left, box.right), this.width), right: clip(Math.max(box.left, box.right), this.width),
       top: clip(Math.min(box.top, box.bottom), this.height), bottom: clip(Math.max(box.top, box.bottom), this.height),
     };
-    if (kept.right - kept.left < 1 || kept.bottom - kept.top < 1) return;
-    this.outline ??= {points: [], box: null, mask: null};
-    this.outline.box = kept;
-    await this._ask();
+    if (kept.right - kept.left < 1 || kept.bottom - kept.top < 1) return this.clicks;
+    const {value} = this;
+    return this._queue(null, () => this.same && this.object ? this._outline({...this.object, box: kept}, this.object)
+      : this._outline({points: [], box: kept, value}));
   }
 
-  async _ask() {
-    const asked = ++this.asked, outline = this.outline;
-    const points = outline.points.map(({x, y, inside}) => ({x, y, inside: inside ? 1 : 0}));
+  _queue(point, work) {
+    const {asked} = this;
+    this.waiting++;
+    this.asking = [...this.asking ?? [], ...point ? [point] : []];
     this.draw();
-    this.say("Looking for the outline …");
-    try {
-      const mask = await this.click({points, box: outline.box});
-      if (asked !== this.asked || outline !== this.outline) return;  // another click or Escape came meanwhile
-      outline.mask = mask;
-      this._showOutline();
-      this.say("Enter accepts the outline, Escape forgets it. Click again to add, shift-click to take away.");
-    } catch (error) {
+    this.clicks = this.clicks.then(() => asked === this.asked && this.isOpen ? work() : null).catch(error => this.say(error.message)).finally(() => {
       if (asked !== this.asked) return;
-      this.discard();
+      this.waiting--;
+      this.asking = this.asking.filter(each => each !== point);
+      this.draw();
+    });
+    return this.clicks;
+  }
+
+  // Take back the clicks that are not answered yet.
+  _cancel(text) {
+    this.asked++;
+    this.waiting = 0;
+    this.asking = null;
+    this.say(text);
+    this.draw();
+  }
+
+  async _click(point, value, more) {
+    const {x, y, inside} = point, {object} = this;
+    if (this.decideAt(x, y, inside)) return;
+    const isIn = object && has(object.mask, this._index(x, y), this.width);
+    if (!inside && !isIn) {
+      if (this.removeBlob(x, y)) return;
+      if (!object) return this.say("Nothing is painted here.");
+    }
+    const continues = object && (isIn || !inside || more || this.same);
+    if (continues) await this._outline({...object, points: [...object.points, point]}, object);
+    else await this._outline({points: [point], box: null, value});
+  }
+
+  // Ask for the outline of an object and paint it, in place of the object that it continues.
+  async _outline({points, box, value}, continued = null) {
+    const {asked} = this;
+    this.say("Looking for the outline …");
+    const mask = await this.click({points: points.map(({x, y, inside}) => ({x, y, inside: inside ? 1 : 0})), box});
+    if (asked !== this.asked || !this.isOpen) return;  // it was taken back meanwhile
+    const piece = patchOf(mask, this.width, this.height);
+    if (!piece) return this.say("Nothing was found here. Click again, or drag a box.");
+    this.before = this.labels.slice();
+    if (continued) paste(this.labels, continued.under, continued.mask.rect, this.width);
+    const object = {points, box, value, mask: piece, under: cut(this.labels, piece.rect, this.width)};
+    this.step(() => eachOf(piece, this.width, index => { this.labels[index] = value; }), object);
+    this.say(ACTIVE);
+  }
+
+  // Whether clicks take away from the object, and whether all of them belong to it; fingers have no shift key.
+  takeAway(takes) { this.takes = takes; press(this.element, "[data-do=take]", () => takes); }
+
+  keepAdding(same) { this.same = same; press(this.element, "[data-do=same]", () => same); }
+
+  // Erase what is inside the outline.
+  erase() {
+    const {object} = this;
+    if (object) this.step(() => eachOf(object.mask, this.width, index => { this.labels[index] = this.nothing; }));
+    this.say("Erased.");
+  }
+
+  // Remove the active object.
+  forget() {
+    const {object} = this;
+    if (object) this.step(() => paste(this.labels, object.under, object.mask.rect, this.width));
+    this.say(`Removed. ${COMMAND}+Z brings it back.`);
+  }
+
+  // The object is complete: the next click begins another one.
+  _finishObject() {
+    if (!this.object) return;
+    this.object = null;
+    this._showObject();
+  }
+
+  _showObject() {
+    this.element.querySelector(".object-actions").hidden = !this.object;
+    this.outline = null;
+    if (!this.object) { this.takeAway(false); this.keepAdding(false); return this.draw(); }
+    const {rect, bits} = this.object.mask, width = rect.right - rect.left, height = rect.bottom - rect.top;
+    const shown = new ImageData(width, height), pixels = new Uint32Array(shown.data.buffer);
+    for (let row = 0, index = 0; row < height; row++)
+      for (let column = 0; column < width; column++, index++)
+        if (bits[index] && isEdge(bits, row, column, width, height)) pixels[index] = (row + column) >> 2 & 1 ? 0xff000000 : 0xffffffff;
+    this.outline = canvasOf(width, height);
+    this.outline.getContext("2d").putImageData(shown, 0, 0);
+    this.draw();
+  }
+
+  // ---- Proposals: objects that look like those that were painted
+
+  async findMore() {
+    if (!this.similar || this.searching) return;
+    this.searching = true;
+    this.say("Looking for more of these …");
+    try {
+      const {width} = this, found = await this.similar();
+      if (!this.isOpen || width !== this.width) return;
+      this.propose(found);
+      if (!found.items.length) this.say("Nothing else looks like these. Paint one or two more and try again.");
+    } catch (error) {
       this.say(error.message);
+    } finally {
+      this.searching = false;
     }
   }
 
-  _showOutline() {
-    const {mask} = this.outline, {width, height} = this;
-    const shown = new ImageData(width, height), pixels = new Uint32Array(shown.data.buffer);
+  // map: a number for each pixel, 0 for none; items: [{id, value}] with the class that each would be.
+  propose({map, items}) {
+    this.proposals = items.length ? {map, items, open: new Set(items.map(each => each.id))} : null;
+    this._showProposals();
+  }
+
+  // Accept or reject the proposal at a point; say whether there is one.
+  decideAt(x, y, accepted) {
+    const index = this._index(x, y), id = index < 0 ? 0 : this.proposals?.map[index];
+    if (!id || !this.proposals.open.has(id)) return false;
+    this.decide([id], accepted);
+    return true;
+  }
+
+  decide(ids, accepted) {
+    const {proposals, labels} = this, values = new Map(proposals.items.filter(each => ids.includes(each.id)).map(each => [each.id, each.value]));
+    this.before ??= labels.slice();
+    if (accepted)
+      for (let index = 0; index < labels.length; index++) if (values.has(proposals.map[index])) labels[index] = values.get(proposals.map[index]);
+    const open = new Set([...proposals.open].filter(id => !values.has(id)));
+    this._finish(null, {...proposals, open});
+    this.say(accepted ? `Painted. ${COMMAND}+Z takes it back.` : `Rejected. ${COMMAND}+Z brings it back.`);
+  }
+
+  decideAll(accepted) { if (this.proposals) this.decide([...this.proposals.open], accepted); }
+
+  _askAboutProposals() {
+    const count = this.proposals.open.size;
+    this.ask(`${count} ${count === 1 ? "looks" : "look"} like these. Click one to accept it, shift-click to reject it.`, [
+      [count === 1 ? "Accept" : `Accept all ${count}`, () => this.decideAll(true), true], ["None of them", () => this.decideAll(false)]], "proposals");
+  }
+
+  _showProposals() {
+    const layer = this.proposalLayer.getContext("2d"), {width, height} = this;
+    layer.clearRect(0, 0, width, height);
+    if (!this.proposals?.open.size) {
+      if (this.element.dataset.asks === "proposals") this.answer();
+      return this.draw();
+    }
+    const {map, items, open} = this.proposals, shown = layer.createImageData(width, height), colours = this._colours();
+    const values = new Map(items.map(each => [each.id, colours[each.value] ?? [128, 128, 128]]));
     for (let row = 0, index = 0; row < height; row++)
       for (let column = 0; column < width; column++, index++) {
-        if (!mask[index]) continue;
+        const id = map[index];
+        if (!id || !open.has(id)) continue;
         const edge = !row || !column || row === height - 1 || column === width - 1 ||
-          !mask[index - 1] || !mask[index + 1] || !mask[index - width] || !mask[index + width];
-        pixels[index] = edge ? ((row + column) >> 2 & 1 ? 0xff000000 : 0xffffffff) : 0x50ffffff;
+          map[index - 1] !== id || map[index + 1] !== id || map[index - width] !== id || map[index + width] !== id;
+        const colour = edge && (row + column) >> 2 & 1 ? [255, 255, 255] : values.get(id);
+        shown.data.set([...colour, edge ? 255 : 60], 4 * index);
       }
-    this.outlineLayer.getContext("2d").putImageData(shown, 0, 0);
-    this.element.querySelector(".outline-actions").hidden = false;
-    this.draw();
-  }
-
-  accept(value = this.value) {
-    const mask = this.outline?.mask;
-    if (!mask) return;
-    this.step(() => { for (let index = 0; index < mask.length; index++) if (mask[index]) this.labels[index] = value; });
-    this.discard(value ? "Painted. Click the next object." : "Erased.");
-  }
-
-  discard(text = HINTS[this.tool]) {
-    this.asked++;
-    this.outline = null;
-    this.takeAway(false);
-    this.element.querySelector(".outline-actions").hidden = true;
-    this.say(text);
+    layer.putImageData(shown, 0, 0);
+    this._askAboutProposals();
     this.draw();
   }
 
@@ -408,6 +619,9 @@ export class Editor {
 
   // The labels as the bytes of a grey PNG.
   async png() { return encodePng(this.labels, this.width, this.height); }
+
+  // The paint and what was found below it, as one sees it.
+  async wholePng() { return encodePng(this.labels.map((_, index) => this.at(index)), this.width, this.height); }
 
   // ---- Mouse, fingers and keys
 
@@ -432,8 +646,8 @@ export class Editor {
     if (tool) this.useTool(tool);
     else if (value) this.choose(Number(value));
     else ({undo: () => this.undo(), redo: () => this.redo(), clear: () => this.clear(), fit: () => this.fit(),
-      "zoom-in": () => this.zoom(1.25), "zoom-out": () => this.zoom(0.8), accept: () => this.accept(),
-      erase: () => this.accept(0), discard: () => this.discard(), take: () => this.takeAway(!this.takes)})[what]?.();
+      "zoom-in": () => this.zoom(1.25), "zoom-out": () => this.zoom(0.8), similar: () => this.findMore(),
+      erase: () => { this.canvas.focus(); this.erase(); }, forget: () => { this.canvas.focus(); this.forget(); }, take: () => this.takeAway(!this.takes), same: () => this.keepAdding(!this.same)})[what]?.();
   }
 
   _down(event) {
@@ -446,13 +660,18 @@ export class Editor {
     const at = this.toPhoto(event), take = event.button === 2 || event.shiftKey || this.tool === "click" && this.takes;
     this.cursor = at;
     if (event.button === 1 || this.spaceHeld) this.gesture = {kind: "pan"};
-    else if (this.tool === "click") this.gesture = {kind: "click", from: at, x: event.clientX, y: event.clientY, take};
+    else if (this.tool === "click" || this._isProposed(at))
+      this.gesture = {kind: "click", from: at, x: event.clientX, y: event.clientY, take, more: event.ctrlKey || event.metaKey};
     else if (take) { this.gesture = null; if (!this.removeBlob(at.x, at.y)) this.say("Nothing is painted here."); }
-    else {
-      this.before = this.labels.slice();
-      this.gesture = {kind: "stroke", last: at, value: this.tool === "eraser" ? 0 : this.value};
-      this.stroke(at, at, this.gesture.value);
-    }
+    else this._beginStroke(at);
+  }
+
+  _isProposed({x, y}) { const index = this._index(x, y); return index >= 0 && Boolean(this.proposals?.open.has(this.proposals.map[index])); }
+
+  _beginStroke(at) {
+    this.before = this.labels.slice();
+    this.gesture = {kind: "stroke", last: at, value: this.tool === "eraser" ? this.nothing : this.value};
+    this.stroke(at, at, this.gesture.value);
   }
 
   _moveTo(event) {
@@ -465,7 +684,8 @@ export class Editor {
       if (gesture?.kind === "pan") this.pan(event.clientX - before.x, event.clientY - before.y);
       if (gesture?.kind === "stroke") { this.stroke(gesture.last, at, gesture.value); gesture.last = at; }
       if (gesture?.kind === "click" && Math.hypot(event.clientX - gesture.x, event.clientY - gesture.y) > DRAG)
-        this.box = {left: gesture.from.x, top: gesture.from.y, right: at.x, bottom: at.y};
+        if (this.tool !== "click") this._beginStroke(gesture.from);  // a brush that began on a proposal
+        else this.box = {left: gesture.from.x, top: gesture.from.y, right: at.x, bottom: at.y};
     }
     this.draw();
   }
@@ -477,11 +697,11 @@ export class Editor {
     this.gesture = this.box = null;
     if (gesture?.kind === "stroke") this._finish();
     if (gesture?.kind === "click" && event.type === "pointerup")
-      box ? this.addBox(box) : this.addPoint(gesture.from.x, gesture.from.y, !gesture.take);
+      box ? this.addBox(box) : this.clickAt(gesture.from.x, gesture.from.y, {inside: !gesture.take, more: gesture.more});
   }
 
   _beginPinch() {
-    if (this.gesture?.kind === "stroke") {  // the first finger was not meant to paint
+    if (this.gesture?.kind === "stroke" && this.before) {  // the first finger was not meant to paint
       this.labels.set(this.before);
       this.before = null;
       this._refresh();
@@ -522,14 +742,14 @@ export class Editor {
     if (number) return this.choose(number.number), true;
     if (document.activeElement === this.canvas && this._keyOnCanvas(event)) return true;
     const does = {
-      b: () => this.useTool("brush"), e: () => this.useTool("eraser"), c: () => this.useTool("click"),
+      m: () => this.findMore(), b: () => this.useTool("brush"), e: () => this.useTool("eraser"), c: () => this.useTool("click"),
       0: () => this.choose(BACKGROUND), u: () => this.choose(UNDECIDED), f: () => this.fit(),
       "+": () => this.zoom(1.25), "=": () => this.zoom(1.25), "-": () => this.zoom(0.8),
       "[": () => this.setSize(Math.min(this.size - 1, this.size * 0.9)), "]": () => this.setSize(Math.max(this.size + 1, this.size * 1.1)),
     }[key];
     if (does) return does(), true;
-    if (this.outline && key === "enter" && !event.target.matches("button")) return this.accept(), true;
-    if (this.outline && key === "escape") return this.discard(), true;
+    if (this.object && key === "enter" && !event.target.matches("button")) return this._finishObject(), this.say("Click the next object."), true;
+    if (this.object && key === "escape") return this.forget(), true;
     return false;
   }
 
@@ -547,9 +767,10 @@ export class Editor {
     if (event.key !== " ") return false;
     if (!this.byKeys) { this.spaceHeld = true; return true; }
     const {x, y} = this.cursor;
-    if (this.tool === "click") this.addPoint(x, y, !event.shiftKey && !this.takes);
+    if (this.tool === "click") this.clickAt(x, y, {inside: !event.shiftKey && !this.takes});
+    else if (this.decideAt(x, y, !event.shiftKey)) return true;
     else if (event.shiftKey) this.removeBlob(x, y);
-    else this.step(() => this.stroke(this.cursor, this.cursor, this.tool === "eraser" ? 0 : this.value));
+    else this.step(() => this.stroke(this.cursor, this.cursor, this.tool === "eraser" ? this.nothing : this.value));
     return true;
   }
 
@@ -610,6 +831,29 @@ function cut(labels, {left, top, right, bottom}, width) {
 function paste(labels, piece, {left, top, right, bottom}, width) {
   for (let row = top; row < bottom; row++)
     labels.set(piece.subarray((row - top) * (right - left), (row - top + 1) * (right - left)), row * width + left);
+}
+
+// A mask without the empty pixels around it: {rect, bits}; null if there is nothing in it.
+function patchOf(mask, width, height) {
+  const rect = differing(new Uint8Array(mask.length), mask, width, height);
+  return rect && {rect, bits: cut(mask, rect, width)};
+}
+
+function eachOf({rect, bits}, width, does) {
+  for (let row = rect.top, at = 0; row < rect.bottom; row++)
+    for (let column = rect.left; column < rect.right; column++, at++) if (bits[at]) does(row * width + column);
+}
+
+function has({rect, bits}, index, width) {
+  const row = Math.floor(index / width), column = index % width;
+  return row >= rect.top && row < rect.bottom && column >= rect.left && column < rect.right &&
+    bits[(row - rect.top) * (rect.right - rect.left) + column - rect.left] > 0;
+}
+
+function isEdge(bits, row, column, width, height) {
+  const index = row * width + column;
+  return !row || !column || row === height - 1 || column === width - 1 ||
+    !bits[index - 1] || !bits[index + 1] || !bits[index - width] || !bits[index + width];
 }
 
 export async function unpack(data) {

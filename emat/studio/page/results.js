@@ -2,7 +2,7 @@
 
 import {$, h, keyed, percent} from "/dom.js";
 
-const SURE_ENOUGH = 0.2, MOST_NEXT = 5, DEEPEST = 12;
+const SURE_ENOUGH = 0.2, MOST_NEXT = 5, DEEPEST = 12, DRAG = 5;
 
 export class Results {
   // act: (name, values) => Promise; get: path => Promise of JSON; correct: photo => opens the editor
@@ -10,6 +10,7 @@ export class Results {
     Object.assign(this, {act, get, correct});
     this.chosen = null;
     this.objects = false;
+    this.unsure = false;
     this.view = {scale: 1, x: 0, y: 0};
     this._buildViewer();
     document.addEventListener("keydown", event => this._key(event));
@@ -24,6 +25,7 @@ export class Results {
     keyed($("#list"), photos, photo => photo.key, photo => this._stamp(photo), photo => this._card(photo));
     this._showSliders();
     this._showProgress();
+    this._showEarlier();
     this._showNext();
     this._showChosen();
   }
@@ -44,7 +46,7 @@ export class Results {
   // ---- The list
 
   _stamp(photo) {
-    return [photo.stamp, photo.done, photo.corrected, photo.key === this.chosen,
+    return [photo.stamp, photo.done, photo.corrected, photo.whole, photo.key === this.chosen,
       ...Object.values(photo.scores).map(each => each.present)].join();
   }
 
@@ -59,11 +61,12 @@ export class Results {
   }
 
   _verdict(photo) {
-    if (photo.corrected) return h("span", {class: "quiet"}, `painted by you: ${photo.painted.join(", ") || "nothing here"}`);
+    if (photo.whole) return h("span", {class: "quiet"}, `painted by you: ${photo.painted.join(", ") || "nothing here"}`);
     if (!photo.done) return h("span", {class: "quiet"}, this.state.examples.length ? "waiting" : "waiting for your first example");
     const present = this.state.classes.filter(each => photo.scores[each.name]?.present);
-    if (!present.length) return h("span", {class: "quiet"}, "nothing found");
-    return h("span", {class: "dots"}, present.map(each => h("span", {style: {"--colour": each.colour}}, h("i"), each.name)));
+    const corrected = photo.corrected && h("span", {class: "quiet"}, "corrected by you");
+    if (!present.length) return h("span", {class: "dots quiet"}, corrected || "nothing found");
+    return h("span", {class: "dots"}, corrected, present.map(each => h("span", {style: {"--colour": each.colour}}, h("i"), each.name)));
   }
 
   _showNext() {
@@ -74,13 +77,33 @@ export class Results {
     this.nextStamp = stamp;
     $("#next-box").replaceChildren(...unsure.length ? [
       h("h3", {}, "Which photo should I label next?"),
-      h("p", {class: "quiet"}, "The least sure come first. A click opens one to correct it."),
+      h("p", {class: "quiet"}, "The least sure come first. A click opens one where it would teach most."),
       h("div", {id: "next"}, unsure.map(photo => h("button", {
         type: "button", title: photo.name, "aria-label": `Label ${photo.name}, ${percent(photo.uncertainty)} unsure`,
-        onclick: () => { this.choose(photo.key); this.correct(photo); }},
+        onclick: () => { this.choose(photo.key); this.correct(photo, placeOf(photo.unsureAt)); }},
         h("img", {src: this.path(photo, `small.jpg?${photo.stamp}`), alt: "", loading: "lazy"}),
         h("span", {}, `${percent(photo.uncertainty)} unsure`)))),
     ] : []);
+  }
+
+  // What the last correction did to the other photos, and the way back.
+  _showEarlier() {
+    const {earlier, search} = this.state, box = $("#earlier"), stamp = JSON.stringify([earlier, search.phase]);
+    if (stamp === this.earlierStamp) return;
+    this.earlierStamp = stamp;
+    box.hidden = !earlier?.corrected || earlier.kept;
+    if (box.hidden) return box.replaceChildren();
+    const {worse, iou, changes, what} = earlier, isBusy = ["learning", "looking"].includes(search.phase);
+    const button = (name, text, isUsual) => h("button", {type: "button", id: name, class: isUsual ? "primary" : "", onclick: () => this.act(name)}, text);
+    const judged = iou && h("p", {class: worse ? "problem" : "quiet", title: "Mean share of overlap (IoU) on the examples that were there before, each found from the others"},
+      worse ? "Your other examples are found less well with this correction " : "Your other examples are found as well as before ",
+      h("small", {}, `${iou[0].toFixed(2)} → ${iou[1].toFixed(2)}`));
+    const rows = changes.map(each => h("li", {}, h("button", {type: "button", onclick: () => this.choose(each.key)},
+      h("b", {}, each.photo), ` ${each.name}: ${percent(each.before)} → ${percent(each.after)}`)));
+    const says = isBusy ? "Looking at what this changes …" : rows.length ? "It changed these photos, the most changed first:" : "It changed no other photo by much.";
+    box.classList.toggle("worse", worse);
+    box.replaceChildren(h("h3", {}, `${what}.`), ...[judged].filter(Boolean), h("p", {class: "quiet"}, says), h("ul", {}, rows),
+      h("div", {class: "row"}, button("keep", worse ? "Keep it anyway" : "Keep", !worse), button("step-back", "Step back", worse)));
   }
 
   // ---- Sliders and progress
@@ -96,7 +119,7 @@ export class Results {
 
   _crispSwitch() {
     const why = this.canRefine ? "Large objects are outlined anew by MobileSAM. Small or many objects stay as they are."
-      : "This needs MobileSAM, which is not on this machine: run `emat weights fetch mobilesam` and reload the page.";
+      : "This needs MobileSAM, which is not on this machine yet. Choose Click in the editor to download it.";
     return h("label", {class: "switch", title: why},
       h("input", {type: "checkbox", role: "switch", id: "crisp", checked: this.canRefine && this.state.crisp, disabled: !this.canRefine,
         onchange: event => this.act("crisp", {value: event.target.checked})}),
@@ -149,17 +172,23 @@ export class Results {
     this.window = h("div", {class: "window", tabindex: "0", role: "group", "aria-label": "Large view. Arrow keys go to other photos, H hides the masks."}, this.stage);
     this.slider = h("input", {type: "range", min: 0, max: 100, value: 0, "aria-label": "Before and after", oninput: () => this._split()});
     this.name = h("h3", {});
+    this.notice = h("p", {class: "uploading quiet", id: "notice"});
     this.table = h("div", {class: "table-box", tabindex: "0", role: "group", "aria-label": "Measurements"});
     this.correctButton = h("button", {type: "button", id: "correct", class: "primary", onclick: () => this.correct(this.photo)}, "Correct this photo");
+    this.noneButton = h("button", {type: "button", id: "none-here", title: "This photo shows none of the classes; that is learnt",
+      onclick: () => this.act("none-here", {key: this.chosen})}, "None of these here");
+    this.unsureSwitch = h("input", {type: "checkbox", role: "switch", id: "unsure", onchange: event => { this.unsure = event.target.checked; this._showChosen(); }});
+    this.picked = h("div", {class: "picked row", role: "group", "aria-label": "This object", hidden: true});
     this.switch = h("input", {type: "checkbox", role: "switch", id: "objects", onchange: event => { this.objects = event.target.checked; this._showChosen(); }});
     $("#viewer").append(
       h("div", {class: "row viewer-head"}, tool("‹", "Previous photo", "Previous (←)", () => this.step(-1)), this.name,
         tool("›", "Next photo", "Next (→)", () => this.step(1))),
-      this.window,
+      this.window, this.picked,
       h("div", {class: "row viewer-tools"}, h("label", {class: "before-after"}, "Before", this.slider, "After"),
         h("span", {class: "group"}, tool("−", "Zoom out", "Zoom out (−)", () => this.zoom(0.8)), tool("Fit", "Fit the whole photo", "Fit (0)", () => this.fit()),
           tool("+", "Zoom in", "Zoom in (+)", () => this.zoom(1.25)))),
-      h("div", {class: "row"}, this.correctButton, h("label", {class: "switch"}, this.switch, h("span", {}, "Count single objects"))),
+      h("div", {class: "row"}, this.correctButton, this.noneButton, h("label", {class: "switch"}, this.switch, h("span", {}, "Count single objects")),
+        h("label", {class: "switch", title: "Stripes lie where the answer is unsure"}, this.unsureSwitch, h("span", {}, "Show where it is unsure"))),
       this.table);
     this.slider.value = 100;
     this._split();
@@ -168,15 +197,18 @@ export class Results {
 
   async _showChosen() {
     const {photo} = this;
+    this.shown?.(photo);  // for what else is about this photo
     if (!photo) { this.shownStamp = null; return; }
-    const stamp = [photo.key, photo.stamp, photo.done, photo.corrected, this.objects].join();
+    const stamp = [photo.key, photo.stamp, photo.done, photo.corrected, this.objects, this.unsure].join();
     if (stamp === this.shownStamp) return;
+    this.pick(null);
     this.shownStamp = stamp;
     this.name.textContent = photo.name;
+    this.notice.textContent = photo.notice;
     this.window.style.setProperty("--ratio", `${photo.width} / ${photo.height}`);
     const plain = this.path(photo, "photo.png"), found = photo.done || photo.corrected;
     if (this.before.getAttribute("src") !== plain) this.before.src = plain;
-    this.after.src = found ? this.path(photo, `large.jpg?objects=${this.objects ? 1 : 0}&${photo.stamp}`) : plain;
+    this.after.src = found ? this.path(photo, `large.jpg?objects=${this.objects ? 1 : 0}&unsure=${this.unsure ? 1 : 0}&${photo.stamp}`) : plain;
     this.after.alt = `${photo.name} with what was found on it`;
     if (!found) return this.table.replaceChildren(h("p", {class: "quiet"}, "Not looked at yet."));
     const rows = await this.get(this.path(photo, `result?objects=${this.objects ? 1 : 0}`)).catch(() => null);
@@ -191,7 +223,7 @@ export class Results {
     return h("table", {}, h("thead", {}, h("tr", {}, head.map(text => h("th", {scope: "col", title: text === "Mean" ? "Mean area of an object in pixels" : null}, text)))),
       h("tbody", {}, rows.map(row => h("tr", {class: row.area ? "" : "absent"},
         h("th", {scope: "row", style: {"--colour": classes.get(row.name)?.colour ?? "gray"}}, h("i"), row.name),
-        photo.corrected ? cell("painted", false) : h("td", {}, this._score(row, classes.get(row.name))),
+        photo.whole ? cell("painted", false) : h("td", {}, this._score(row, classes.get(row.name))),
         cell(row.area ? percent(row.share) : "–"), cell(row.area ? whole(row.area) : "–"),
         ...this.objects ? [cell(String(row.objects.length)), cell(row.objects.length ? whole(row.objects.reduce((sum, area) => sum + area, 0) / row.objects.length) : "–")] : []))));
   }
@@ -206,6 +238,27 @@ export class Results {
   step(by) {
     const {photos} = this.state, index = photos.findIndex(photo => photo.key === this.chosen) + by;
     if (photos[index]) this.choose(photos[index].key);
+  }
+
+  // A place of the photo was clicked, in shares of its sides: offer to say that the object there is wrong.
+  pick(place) {
+    const {photo} = this;
+    this.picked.hidden = !place || !photo?.done;
+    if (this.picked.hidden) return this.picked.replaceChildren();
+    const button = (id, text, title, does) => h("button", {type: "button", id, title, onclick: () => { this.pick(null); does(); }}, text);
+    this.picked.replaceChildren(h("span", {class: "quiet"}, "The object that you clicked:"),
+      button("not-this", "Not this", "It is none of the classes; that is learnt at once", () => this.act("not-this", {key: photo.key, ...place})),
+      button("correct-here", "Correct it", "Open the editor here", () => this.correct(photo, place)),
+      button("pick-nothing", "It is right", "Close", () => {}));
+  }
+
+  // Where on the photo an event is, in shares of its sides; null beside it.
+  _placeAt(event) {
+    const box = this.window.getBoundingClientRect(), {photo, view} = this;
+    const fitted = Math.min(box.width / photo.width, box.height / photo.height);
+    const inside = (at, side, length, shift) => ((at / side - shift) / view.scale * side - (side - length * fitted) / 2) / (length * fitted);
+    const x = inside(event.clientX - box.left, box.width, photo.width, view.x), y = inside(event.clientY - box.top, box.height, photo.height, view.y);
+    return x >= 0 && y >= 0 && x < 1 && y < 1 ? {x, y} : null;
   }
 
   _split() { this.after.style.clipPath = `inset(0 ${100 - this.slider.value}% 0 0)`; }
@@ -225,7 +278,7 @@ export class Results {
   }
 
   _listen() {
-    let last = null;
+    let last = null, start = null;
     const share = event => {
       const box = this.window.getBoundingClientRect();
       return [(event.clientX - box.left) / box.width, (event.clientY - box.top) / box.height];
@@ -235,14 +288,17 @@ export class Results {
       event.preventDefault();
       this.zoom(Math.exp(-event.deltaY * (event.ctrlKey ? 0.01 : 0.0015)), ...share(event));
     }, {passive: false});
-    this.window.addEventListener("pointerdown", event => { last = share(event); this.window.setPointerCapture(event.pointerId); });
+    this.window.addEventListener("pointerdown", event => { last = share(event); start = event; this.window.setPointerCapture(event.pointerId); });
     this.window.addEventListener("pointermove", event => {
       if (!last) return;
       const now = share(event), {scale, x, y} = this.view;
       this._look(scale, x + now[0] - last[0], y + now[1] - last[1]);
       last = now;
     });
-    for (const name of ["pointerup", "pointercancel"]) this.window.addEventListener(name, () => { last = null; });
+    this.window.addEventListener("pointerup", event => {
+      if (start && this.photo && Math.hypot(event.clientX - start.clientX, event.clientY - start.clientY) < DRAG) this.pick(this._placeAt(event));
+    });
+    for (const name of ["pointerup", "pointercancel"]) this.window.addEventListener(name, () => { last = start = null; });
   }
 
   _key(event) {
@@ -255,3 +311,5 @@ export class Results {
     if (does) { event.preventDefault(); does(); }
   }
 }
+
+function placeOf(pair) { return pair && {x: pair[0], y: pair[1]}; }

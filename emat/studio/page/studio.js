@@ -1,6 +1,7 @@
 // The page: it shows the session's state and sends what the user does. Everything that is computed is the server's.
 
 import {$, Problem, ask, dropZone, h, keyed, percent, say} from "/dom.js";
+import {Measure} from "/measure.js";
 import {Painting} from "/painting.js";
 import {Results} from "/results.js";
 
@@ -10,8 +11,10 @@ let state = null, constants = null, polling = 0, drawnAt = 0;
 let opened = null;  // resolves when the page has its session; whoever is quicker than that waits
 
 const get = async path => (await ask(path)).json();
-const results = new Results({act, get, correct: photo => painting.correct(photo)});
-const painting = new Painting({act, show, path, state: () => state, constants: () => constants});
+const results = new Results({act, get, correct: (photo, place) => painting.correct(photo, place)});
+const measure = new Measure(() => `/api/${state.session}`);
+results.shown = photo => measure.show(state, photo).catch(complain);
+const painting = new Painting({act, show, path, state: () => state, constants: () => constants, fetchClicks});
 
 // ---- State
 
@@ -33,6 +36,7 @@ function show(next) {
   showDrafts();
   showExamples();
   showForecast();
+  showUndo();
   results.show(state);
   showExport();
   $("#demo").hidden = !state.empty;
@@ -85,6 +89,22 @@ async function open(session) {
   if (answer.empty && !answer.private) showSaved();
 }
 
+// Download what clicks need; `tell` is called with how far it is.
+async function fetchClicks(tell) {
+  if (!await act("fetch-mobilesam")) return;
+  for (let now; ; await new Promise(resolve => setTimeout(resolve, POLL))) {
+    now = await get(path("mobilesam"));
+    Object.assign(constants, now);
+    results.canRefine = now.canClick;
+    if (!now.runs) {
+      tell(now.canClick ? "Clicks are ready." : now.problem || "The download did not work; try again.");
+      results.sliderStamp = null;
+      return show(state);
+    }
+    tell(now.total ? `Downloading MobileSAM: ${Math.round(now.done / 1e6)} of ${Math.round(now.total / 1e6)} MB` : "Downloading MobileSAM …");
+  }
+}
+
 // ---- Earlier sessions
 
 async function showSaved() {
@@ -110,10 +130,27 @@ function showClasses() {
   if ($("#classes").dataset.stamp === stamp) return;
   $("#classes").dataset.stamp = stamp;
   $("#classes").replaceChildren(state.classes.length ? h("ul", {class: "chips"}, state.classes.map(each =>
-    h("li", {class: "chip", style: {"--colour": each.colour}}, h("i"), h("span", {}, each.name),
+    h("li", {class: "chip", style: {"--colour": each.colour}}, h("i"),
+      h("button", {type: "button", class: "chip-name", title: `Rename ${each.name}`, onclick: event => rename(event.currentTarget, each)}, each.name),
       h("button", {type: "button", class: "cross", "aria-label": `Remove ${each.name}`, title: `Remove ${each.name}`,
         onclick: () => act("remove-class", {number: each.number})}, "×"))))
     : h("p", {class: "empty"}, "No class yet. Name what you want to find, such as ", h("em", {}, "cat"), " or ", h("em", {}, "rust"), "."));
+}
+
+// Let a class be renamed in its place: Enter or leaving the field keeps the name, Escape does not.
+function rename(button, each) {
+  const field = h("input", {value: each.name, "aria-label": `New name of ${each.name}`, size: Math.max(4, each.name.length)});
+  let isDone = false;
+  const finish = async keeps => {
+    if (isDone) return;
+    isDone = true;
+    $("#classes").dataset.stamp = "";
+    if (!keeps || field.value === each.name || !await act("rename-class", {number: each.number, text: field.value})) show(state);
+  };
+  field.addEventListener("keydown", event => { if (event.key === "Enter" || event.key === "Escape") { event.preventDefault(); finish(event.key === "Enter"); } });
+  field.addEventListener("blur", () => finish(true));
+  button.replaceWith(field);
+  field.select();
 }
 
 $("#class-form").addEventListener("submit", async event => {
@@ -127,10 +164,10 @@ function showDrafts() {
   const box = $("#drafts");
   if (!state.drafts.length) return box.replaceChildren();
   if (!box.firstChild) box.append(h("p", {class: "quiet"}, "Waiting to be painted"), h("ul", {class: "cards small"}));
-  keyed(box.querySelector("ul"), state.drafts, draft => draft.key, draft => draft.name, draft => h("li", {class: "draft"},
+  keyed(box.querySelector("ul"), state.drafts, draft => draft.key, draft => [draft.name, draft.edits], draft => h("li", {class: "draft"},
     h("button", {type: "button", class: "card", onclick: () => painting.draft(draft.key)},
       h("img", {src: `/api/${state.session}/drafts/${draft.key}/small.jpg`, alt: "", loading: "lazy"}),
-      h("span", {class: "card-text"}, h("b", {}, draft.name), h("span", {class: "quiet"}, "Paint"))),
+      h("span", {class: "card-text"}, h("b", {}, draft.name), h("span", {class: "quiet"}, draft.edits === null ? "Paint" : "Edited, not saved"))),
     h("button", {type: "button", class: "cross", "aria-label": `Skip ${draft.name}`, title: "Skip", onclick: () => act("skip-draft", {key: draft.key})}, "×")));
 }
 
@@ -140,24 +177,37 @@ function showExamples() {
     return box.replaceChildren(h("p", {class: "empty"}, "No example yet. Two or three photos of each class are a good beginning."));
   }
   if (!box.querySelector("ul")) box.replaceChildren(h("ul", {class: "cards small", "aria-label": "Examples"}));
-  const stamp = example => JSON.stringify([example, state.classes.map(each => [each.name, each.colour])]);
+  const stamp = example => JSON.stringify([example, state.examples.length, state.classes.map(each => [each.name, each.colour])]);
   keyed(box.querySelector("ul"), state.examples, example => example.index, stamp, exampleCard);
 }
 
 function exampleCard(example) {
   const shown = state.classes.filter(each => example.classes.includes(each.number));
-  const text = example.iou === null ? null : `left out: IoU ${example.iou.toFixed(2)}`;
-  return h("li", {class: example.worst ? "example worst" : "example"},
+  const last = state.examples.length - 1;
+  const move = (by, text, words) => h("button", {type: "button", title: words, "aria-label": `${words}: ${example.name}`, onclick: () => act("move-example", {index: example.index, by})}, text);
+  return h("li", {class: example.doubtful ? "example worst" : "example"},
     h("button", {type: "button", class: "card", title: "Edit this example", onclick: () => painting.example(example.index)},
       h("img", {src: `/api/${state.session}/examples/${example.index}/small.jpg?${example.stamp}`, alt: ""}),
       h("span", {class: "card-text"}, h("b", {}, example.name),
         shown.length ? h("span", {class: "dots"}, shown.map(each => h("span", {style: {"--colour": each.colour}}, h("i"), each.name)))
-          : h("span", {class: "quiet"}, "none of the classes"),
-        example.sparse && h("span", {class: "quiet"}, "scribbles"),
-        text && h("span", {class: "iou", title: "How well its mask was found from the other examples alone"}, text),
-        example.worst && h("span", {class: "mark"}, example.poor ? "agrees least: check its mask" : "agrees least"))),
+          : h("span", {class: "quiet"}, example.sparse ? "not this" : "none of the classes"),
+        example.sparse && h("span", {class: "quiet"}, shown.length ? "scribbles" : "regions without any class"),
+        example.iou !== null && h("span", {class: "iou", title: `Found from the other examples alone, ${percent(example.iou)} of its mask and of what was found are the same (IoU ${example.iou.toFixed(2)}; 1 is perfect).`},
+          `found by the others: ${example.word} `, h("small", {}, example.iou.toFixed(2))),
+        example.doubtful && h("span", {class: "mark"}, "agrees least with the others; check its mask"))),
+    h("span", {class: "moves"}, example.index > 0 && move(-1, "‹", "Move forward"), example.index < last && move(1, "›", "Move back")),
     h("button", {type: "button", class: "cross", "aria-label": `Remove the example ${example.name}`, title: "Remove",
       onclick: () => act("remove-example", {index: example.index})}, "×"));
+}
+
+// The last change of the examples can be taken back; what a correction did is shown beside the photos.
+function showUndo() {
+  const {earlier} = state, box = $("#undo"), isHere = earlier && !earlier.corrected;
+  box.hidden = !isHere;
+  if (!isHere) return box.replaceChildren();
+  if (box.dataset.what === earlier.what && box.firstChild) return;
+  box.dataset.what = earlier.what;
+  box.replaceChildren(h("span", {class: "quiet"}, `${earlier.what}.`), h("button", {type: "button", id: "undo-examples", onclick: () => act("step-back")}, "Undo"));
 }
 
 function showForecast() {
@@ -168,11 +218,11 @@ function showForecast() {
   box.classList.toggle("stale", !state.forecastIsCurrent);
   const colours = new Map(state.classes.map(each => [each.name, each.colour]));
   const bar = (what, title, value, word) => h("div", {class: "expectation-bar", title}, h("span", {}, what),
-    h("b", {}, value === null ? word : `${percent(value)}, ${word}`),
+    h("b", {}, word, value !== null && h("small", {}, ` ${value.toFixed(2)}`)),
     h("span", {class: "bar"}, h("i", {style: {width: `${100 * (value ?? 0)}%`}})));
   $("#expectations").replaceChildren(...state.forecast.map(each => h("div", {class: "expectation", style: {"--colour": colours.get(each.name) ?? "gray"}},
-    h("h3", {}, h("i"), each.name), bar("Masks", "How much of a mask agrees with the truth (IoU)", each.iou, each.word),
-    bar("Presence", "On how many photos it is right about whether the class is there", each.presence, each.presenceWord),
+    h("h3", {}, h("i"), each.name), bar("Masks", "Share of overlap between a mask and the truth on photos that it had not seen (IoU; 1 is perfect)", each.iou, each.word),
+    bar("Presence", "Share of the photos that it had not seen on which it is right about whether the class is there", each.presence, each.presenceWord),
     each.advice && h("p", {class: "quiet"}, each.advice))));
 }
 
@@ -254,6 +304,18 @@ async function download(button, parts) {
   }
 }
 
+$("#open-report").addEventListener("click", async event => {  // verdicts are tried on examples that are left out, which takes a while
+  const button = event.currentTarget;
+  button.classList.add("busy");
+  try {
+    const page = URL.createObjectURL(await (await ask(`/api/${state.session}/report.html`)).blob());
+    $("#report-link").replaceChildren(h("a", {href: page, target: "_blank"}, "Open the report"));
+  } catch (error) {
+    complain(error);
+  } finally {
+    button.classList.remove("busy");
+  }
+});
 $("#export").addEventListener("click", event => download(event.currentTarget, chosenParts()));
 $("#save").addEventListener("click", event => download(event.currentTarget, ["emat"]));
 $("#demo").addEventListener("click", async event => { event.currentTarget.classList.add("busy"); await act("demo"); $("#demo").classList.remove("busy"); });

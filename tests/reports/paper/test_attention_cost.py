@@ -40,7 +40,7 @@ def test_leaving_masked_tokens_out_saves_memory_unless_the_mask_covers_everythin
 def test_memory_at_the_papers_size_is_extended_from_two_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
     case = AttentionCase("emat", LEFT_OUT)
     monkeypatch.setattr(attention_cost, "QUERY_SIDES", (8, 11))
-    monkeypatch.setattr(attention_cost, "GRID", 14)
+    monkeypatch.setattr(attention_cost, "PAPER_GRID", 14)
     measured, _ = attention_cost._step(case, 0.2, 14)
     assert step_cost(case, 0.2).bytes == pytest.approx(measured, rel=0.05)
 

@@ -9,30 +9,22 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from emat.reports.paper.cells import NO
-from emat.reports.paper.measuring import Ledger, MeasuringPlan, make_plan, measure
-from emat.reports.paper.models import PaperModel, parse_model
-from emat.reports.paper.panels import TaskPainter
-from emat.reports.paper.paper_tables import readings_table
-from emat.reports.paper.parts import (
+from emat.reports.paper.contents import (
     ALL_CLASSES,
     PARTS,
-    SMALL,
+    SMALL_OBJECTS,
     THREE_SETTINGS,
-    UNFILTERED,
-    Need,
-    PaperTasks,
+    WITHOUT_THETA,
+    PaperModel,
+    TaskSpec,
     choose_parts,
+    parse_model,
 )
-from emat.reports.paper.qualitative import _changed
-from emat.reports.paper.reproduction import (
-    COSTS_FILE,
-    Reproduction,
-    Sources,
-    draw_figures,
-    statement,
-    write_paper,
-)
+from emat.reports.paper.measuring import MeasuringPlan, PaperTasks, ResultStore, make_plan, measure
+from emat.reports.paper.paper_figures import TaskPainter, _changed
+from emat.reports.paper.paper_tables import readings_table
+from emat.reports.paper.reproduction import COSTS_FILE, Reproduction, Sources, draw_figures, statement, write_paper
+from emat.reports.tables import NO
 
 TABLES = [part.name for part in choose_parts("pascal") if not part.is_figure]
 FIGURES = [part.name for part in choose_parts("pascal") if part.is_figure]
@@ -71,7 +63,7 @@ def test_the_page_is_one_file_with_everything_inside(paper: Reproduction) -> Non
         assert f'id="{name}"' in text
     assert text.count("Measured here: EMAT (on efficientnet-lite2 at 64 px)") == 1
     short = "Measured here on efficientnet-lite2 at 64 px"  # at everything that shows measured scores
-    measured = [part for part in choose_parts("pascal") if part.is_figure and part.needs]
+    measured = [part for part in choose_parts("pascal") if part.is_figure and part.specs]
     assert text.count(short) == len(paper.tables) - 1 + len(measured)
 
 
@@ -81,7 +73,7 @@ def test_a_measured_cell_has_interval_difference_and_whether_the_published_value
     table = next(table for table in paper.tables if table.name == "table-1")
     row = next(row for row in table.rows if row.label == "EMAT")
     cell = row.cells[1]
-    mean = plan.ledger.mean("EMAT", THREE_SETTINGS[0])
+    mean = plan.store.mean("EMAT", THREE_SETTINGS[0])
     assert mean is not None
     assert mean.scores["accuracy"] is not None
     assert cell.measured is not None
@@ -124,10 +116,10 @@ def test_the_slip_of_the_body_text_is_a_footnote(paper: Reproduction) -> None:
 def test_nothing_is_measured_twice_and_another_part_uses_what_is_there(
     plan: MeasuringPlan, paper_tasks: PaperTasks, models: list[PaperModel], out: Path
 ) -> None:
-    assert plan.ledger.mean("EMAT", SMALL) is not None
+    assert plan.store.mean("EMAT", SMALL_OBJECTS) is not None
     again = make_plan(choose_parts("pascal", "table-2,figure-9"), models, paper_tasks, out, "cpu")
     assert [each.configurations for each in again.passes] == [(), (), ()]
-    assert again.ledger.summaries("EMAT", SMALL) == plan.ledger.summaries("EMAT", SMALL)
+    assert again.store.summaries("EMAT", SMALL_OBJECTS) == plan.store.summaries("EMAT", SMALL_OBJECTS)
 
 
 def test_a_stopped_run_goes_on_where_it_stopped(
@@ -150,8 +142,8 @@ def test_a_stopped_run_goes_on_where_it_stopped(
     resumed = make_plan(parts, chosen, paper_tasks, tmp_path, "cpu")
     measure(resumed, None, stop)
     assert seen[1] == seen[0] - 2
-    need = THREE_SETTINGS[2]
-    assert resumed.ledger.summaries("Prototype", need) == plan.ledger.summaries("Prototype", need)
+    spec = THREE_SETTINGS[2]
+    assert resumed.store.summaries("Prototype", spec) == plan.store.summaries("Prototype", spec)
     # Results of `emat eval` name the state of the photos of their tasks.
     (path,) = (tmp_path / "results").glob("*.json")
     photos = {name for each in resumed.passes[0].configurations for task in each.tasks for name in task.photos}
@@ -172,16 +164,16 @@ def test_results_of_changed_photos_are_not_used(
 def test_results_of_another_copy_of_the_photos_are_used_if_their_folder_is_given_and_the_page_says_so(
     plan: MeasuringPlan, paper_tasks: PaperTasks, models: list[PaperModel], out: Path, tmp_path: Path
 ) -> None:
-    parts, need = choose_parts("pascal", "table-1"), THREE_SETTINGS[0]
+    parts, spec = choose_parts("pascal", "table-1"), THREE_SETTINGS[0]
     copied = replace(paper_tasks)
     copied.__dict__["state"] = "the state of another copy"
     found = make_plan(parts, models[:1], copied, tmp_path, "cpu", results_in=[out / "results"])
     assert found.passes[0].configurations == ()
-    assert found.ledger.summaries("EMAT", need) == plan.ledger.summaries("EMAT", need)
-    (path,) = found.ledger.vouched_for
+    assert found.store.summaries("EMAT", spec) == plan.store.summaries("EMAT", spec)
+    (path,) = found.store.vouched_for
     assert any("of another copy" in each and path.name in each for each in statement(found))
     own = make_plan(parts, models[:1], copied, out, "cpu", estimate=False)
-    assert own.ledger.left_out == [path]
+    assert own.store.left_out == [path]
     assert not any("of another copy" in each for each in statement(own))
 
 
@@ -210,21 +202,21 @@ def test_the_parts_have_names_of_their_own() -> None:
 def test_results_of_fewer_tasks_are_used_and_said_and_those_of_more_are_cut(
     plan: MeasuringPlan, paper_tasks: PaperTasks, models: list[PaperModel], out: Path, tmp_path: Path
 ) -> None:
-    parts, chosen, need = choose_parts("pascal", "table-1"), [models[2]], THREE_SETTINGS[0]
+    parts, chosen, spec = choose_parts("pascal", "table-1"), [models[2]], THREE_SETTINGS[0]
     two = replace(paper_tasks, tasks=2, _drawn={})
     fewer = make_plan(parts, chosen, two, tmp_path, "cpu", results_in=[out / "results"], estimate=False)
-    assert fewer.ledger.summaries("Prototype", need) == plan.ledger.summaries("Prototype", need)
+    assert fewer.store.summaries("Prototype", spec) == plan.store.summaries("Prototype", spec)
     assert len(fewer.passes[0].configurations) == 12  # they are measured again if the user wants two tasks
-    (said,) = fewer.ledger.fewer_tasks(["Prototype"], [need])
+    (said,) = fewer.store.fewer_tasks(["Prototype"], [spec])
     assert said == "Prototype was measured on the first 1 tasks of each fold: 2-way 1-shot, original setting."
     measure(fewer, None)
-    assert fewer.ledger.fewer_tasks(["Prototype"], [need]) == []
-    assert fewer.ledger.common_tasks(["Prototype"], [need]) == tuple((fold, 2) for fold in range(4))
+    assert fewer.store.fewer_tasks(["Prototype"], [spec]) == []
+    assert fewer.store.common_tasks(["Prototype"], [spec]) == tuple((fold, 2) for fold in range(4))
     more = make_plan(parts, chosen, paper_tasks, tmp_path, "cpu", estimate=False)
     assert more.passes[0].configurations == ()
-    assert more.ledger.summaries("Prototype", need) == plan.ledger.summaries("Prototype", need)
-    assert fewer.ledger.mean("Prototype", need, first=tuple((fold, 1) for fold in range(4))) == plan.ledger.mean(
-        "Prototype", need
+    assert more.store.summaries("Prototype", spec) == plan.store.summaries("Prototype", spec)
+    assert fewer.store.mean("Prototype", spec, first=tuple((fold, 1) for fold in range(4))) == plan.store.mean(
+        "Prototype", spec
     )
 
 
@@ -261,8 +253,8 @@ def test_a_head_of_one_fold_is_measured_on_that_fold_and_not_compared_with_the_m
     assert lines[at + 1].startswith("|  | here, fold 0 only | - | efficientnet-lite2 |")
     assert "difference" not in lines[at + 2]  # there is none
     # What all have on that fold stands below, because the other rows are means over all folds.
-    need = THREE_SETTINGS[0]
-    scores = {label: partly.ledger.by_fold(label, need)[0].scores for label in ("EMAT", "Prototype")}
+    spec = THREE_SETTINGS[0]
+    scores = {label: partly.store.by_fold(label, spec)[0].scores for label in ("EMAT", "Prototype")}
     words = {
         label: f"{label} Acc. {100 * (each['accuracy'] or 0):.1f}, mIoU {100 * (each['miou'] or 0):.1f}"
         for label, each in scores.items()
@@ -285,10 +277,10 @@ def copy_costs(from_folder: Path, to_folder: Path) -> None:
 
 
 def test_fewer_tasks_of_one_fold_are_said_to_be_of_that_fold(plan: MeasuringPlan, paper_tasks: PaperTasks) -> None:
-    need = THREE_SETTINGS[0]
+    spec = THREE_SETTINGS[0]
     two = replace(paper_tasks, tasks=2, _drawn={})
-    first = replace(plan.ledger, tasks=two, methods={"EMAT": {0: plan.ledger.methods["EMAT"][0]}}, _summaries={})
-    (said,) = first.fewer_tasks(["EMAT"], [need])
+    first = replace(plan.store, tasks=two, methods={"EMAT": {0: plan.store.methods["EMAT"][0]}}, _summaries={})
+    (said,) = first.fewer_tasks(["EMAT"], [spec])
     assert said == "EMAT was measured on the first 1 tasks of fold 0: 2-way 1-shot, original setting."
 
 
@@ -314,18 +306,18 @@ def test_a_model_that_was_not_run_is_not_said_to_be_measured(
     assert "EMAT: not run (its head is here, but nothing was measured with it)." in said
 
 
-def without(plan: MeasuringPlan, *needs: Need, fold: int | None = None) -> Ledger:
-    """A ledger that lacks what was measured of some needs, on one fold or on all."""
-    ledger = plan.ledger
+def without(plan: MeasuringPlan, *specs: TaskSpec, fold: int | None = None) -> ResultStore:
+    """A store that lacks what was measured of some tasks, on one fold or on all."""
+    store = plan.store
     gone = {
-        ledger._key(label, each)
-        for label in ledger.methods
-        for need in needs
-        for each in ledger.tasks.measured(need)
+        store._key(label, each)
+        for label in store.methods
+        for spec in specs
+        for each in store.tasks.measured(spec)
         if fold in (None, each.fold)
     }
-    left = {key: outcomes for key, outcomes in ledger._outcomes.items() if key not in gone}
-    return replace(ledger, _outcomes=left, _summaries={})
+    left = {key: outcomes for key, outcomes in store._outcomes.items() if key not in gone}
+    return replace(store, _outcomes=left, _summaries={})
 
 
 def test_one_task_in_three_settings_is_the_same_task_if_a_fold_lacks_a_setting(plan: MeasuringPlan) -> None:
@@ -335,17 +327,17 @@ def test_one_task_in_three_settings_is_the_same_task_if_a_fold_lacks_a_setting(p
 
 
 def test_a_figure_that_lacks_some_of_its_bars_is_not_drawn(plan: MeasuringPlan, tmp_path: Path) -> None:
-    ledger = without(plan, *UNFILTERED)
-    painter = TaskPainter(ledger.tasks.dataset)
-    (figure,) = draw_figures(choose_parts("pascal", "figure-8"), Sources(ledger, painter, {}), tmp_path)
+    store = without(plan, *WITHOUT_THETA)
+    painter = TaskPainter(store.tasks.dataset)
+    (figure,) = draw_figures(choose_parts("pascal", "figure-8"), Sources(store, painter, {}), tmp_path)
     assert figure.reason == "EMAT was not measured on these tasks of all folds"
 
 
 def test_two_readings_of_unlike_numbers_of_tasks_are_compared_on_the_same_tasks(plan: MeasuringPlan) -> None:
-    assert not any("measured of both" in note for note in readings_table(plan.ledger).notes)
-    ledger = replace(plan.ledger, _outcomes=dict(plan.ledger._outcomes), _summaries={})
-    for each in ledger.tasks.measured(ALL_CLASSES)[:1]:
-        key = ledger._key("EMAT", each)
-        ledger._outcomes[key] = ledger._outcomes[key] * 2  # as if the first reading had fewer tasks
-    ledger.tasks = replace(ledger.tasks, tasks=2, _drawn={})
-    assert any("On the tasks measured of both, EMAT has Acc." in note for note in readings_table(ledger).notes)
+    assert not any("measured of both" in note for note in readings_table(plan.store).notes)
+    store = replace(plan.store, _outcomes=dict(plan.store._outcomes), _summaries={})
+    for each in store.tasks.measured(ALL_CLASSES)[:1]:
+        key = store._key("EMAT", each)
+        store._outcomes[key] = store._outcomes[key] * 2  # as if the first reading had fewer tasks
+    store.tasks = replace(store.tasks, tasks=2, _drawn={})
+    assert any("On the tasks measured of both, EMAT has Acc." in note for note in readings_table(store).notes)

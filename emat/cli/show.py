@@ -1,0 +1,151 @@
+"""`emat show`: what a fitted file holds, what was decided when it was fitted, and what to expect of it."""
+
+import base64
+import html
+import io
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from emat.cli.options import AsJson, Overwrite, load_fitted
+from emat.files import file_sha256
+from emat.inference.example_set import Thumbnail
+from emat.inference.segmenter import Segmenter
+from emat.outputs import claim_file, write_text
+from emat.pictures.overlay import draw_overlay
+from emat.tensor_files import digest, read_metadata
+
+NO_ARGS_IS_HELP = True
+PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>
+<style>body{{font:16px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:60rem;padding:0 1rem;color:#222}}
+table{{border-collapse:collapse}}td,th{{padding:.3rem .8rem;border-bottom:1px solid #ddd;text-align:left}}
+figure{{display:inline-block;margin:.4rem;text-align:center;font-size:.8rem}}code{{word-break:break-all}}</style>
+<h1>{title}</h1>{body}</html>
+"""
+
+
+def command(
+    segmenter: Annotated[Path, typer.Argument(help="A file that `emat fit` wrote.")],
+    page: Annotated[
+        Path | None, typer.Option("--html", help="Also write a page with small pictures of the examples.")
+    ] = None,
+    overwrite: Overwrite = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show what a fitted file holds: classes, examples, what was decided, what to expect, versions and hashes.
+
+    Example: emat show pets.emat
+    """
+    if page is not None:
+        claim_file(page, (".html", ".htm"), reads=[segmenter], overwrite=overwrite, flag="--html")
+    fitted = load_fitted(segmenter)
+    content = describe(fitted, segmenter)
+    if page is not None:
+        write_text(page, _page(fitted, content), errors="replace")
+    if as_json:
+        typer.echo(json.dumps(content))
+        return
+    for line in _lines(content):
+        typer.echo(line)
+    if page is not None:
+        typer.echo(f"{page}: the same with pictures")
+
+
+def describe(fitted: Segmenter, path: Path) -> dict[str, Any]:
+    """Return all that is worth knowing of a fitted file."""
+    forecast, decisions = fitted.forecast_, fitted.decisions_
+    classes = {
+        name: {
+            "examples": sum(name in example.classes for example in fitted.examples_),
+            "decisions": asdict(decisions.classes[name]) if name in decisions.classes else None,
+            "forecast": asdict(forecast[name]) if name in forecast else None,
+        }
+        for name in fitted.classes_
+    }
+    metadata = read_metadata(path)
+    return {
+        "file": str(path),
+        "sha256": file_sha256(path),
+        "format": int(metadata.get("version", 1)),
+        "written_by": metadata.get("emat"),
+        "method": fitted.method.name,
+        "backbone": metadata.get("backbone"),
+        "image_size": fitted.method.preparation.image_size,
+        "weights": digest(fitted.method.state_dict()),
+        "thresholds": asdict(fitted.thresholds),
+        "learns": fitted.learner is not None,
+        "size": decisions.size,
+        "tiles": decisions.tiles,
+        "stretch": str(fitted.reading.stretch),
+        "examples": [{"name": one.name, "classes": list(one.classes)} for one in fitted.examples_],
+        "classes": classes,
+        "said": [*decisions.sentences(), *_expectations(fitted)],
+    }
+
+
+def _expectations(fitted: Segmenter) -> list[str]:
+    sentences = [(one.sentence(name)) for name, one in fitted.forecast_.items()]
+    return [f"{sentence[0].upper()}{sentence[1:]}." for sentence in sentences if sentence]
+
+
+def _lines(content: dict[str, Any]) -> list[str]:
+    lines = [f"{content['file']}: {len(content['classes'])} classes from {len(content['examples'])} examples", ""]
+    for name, one in content["classes"].items():
+        iou = (one["forecast"] or {}).get("iou")
+        expected = "" if iou is None else f", expected IoU {iou:.2f}"
+        lines.append(f"  {name}: {one['examples']} examples{expected}")
+    lines += ["", *content["said"]]
+    if content["learns"]:
+        lines.append(f"The pixel learner sees photos at {content['size']} pixels.")
+    usual = content["thresholds"]
+    lines.append(f"A class is present from a score of {usual['presence']:g}, a pixel from {usual['mask']:g}.")
+    lines += [
+        "",
+        f"method {content['method']}, backbone {content['backbone']}, {content['image_size']} px",
+        f"format {content['format']}, written by emat {content['written_by'] or 'before 0.2'}",
+        f"file    {content['sha256']}",
+        f"weights {content['weights']}",
+    ]
+    return lines
+
+
+def _page(fitted: Segmenter, content: dict[str, Any]) -> str:
+    rows = "".join(
+        f"<tr><td>{html.escape(name)}</td><td>{one['examples']}</td>"
+        f"<td>{_number((one['forecast'] or {}).get('iou'))}</td></tr>"
+        for name, one in content["classes"].items()
+    )
+    figures = "".join(
+        f'<figure><img alt="{html.escape(one.name)}" src="data:image/png;base64,{_picture(fitted, one.thumbnail)}">'
+        f"<figcaption>{html.escape(one.name)}<br>"
+        f"{html.escape(', '.join(one.classes) or 'none of the classes')}</figcaption></figure>"
+        for one in fitted.examples_
+        if one.thumbnail is not None
+    )
+    said = "".join(f"<li>{html.escape(line)}</li>" for line in content["said"])
+    facts = "".join(
+        f"<tr><th>{key}</th><td><code>{html.escape(str(content[key]))}</code></td></tr>"
+        for key in ("method", "backbone", "image_size", "size", "tiles", "stretch", "written_by", "sha256", "weights")
+    )
+    body = (
+        f"<table><tr><th>class</th><th>examples</th><th>expected IoU</th></tr>{rows}</table><ul>{said}</ul>"
+        f"<h2>Examples</h2>{figures}<h2>File</h2><table>{facts}</table>"
+    )
+    return PAGE.format(title=html.escape(Path(content["file"]).name), body=body)
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+def _picture(fitted: Segmenter, small: Thumbnail) -> str:
+    labels = np.zeros(small.photo.shape[:2], np.uint8)
+    for name, mask in small.masks.items():
+        labels[mask] = 1 + fitted.classes_.index(name)
+    data = io.BytesIO()
+    draw_overlay(small.photo, labels, {}, legend=False).save(data, "PNG")
+    return base64.b64encode(data.getvalue()).decode()

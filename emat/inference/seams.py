@@ -1,0 +1,161 @@
+"""Regions of a slide that lie in several of its parts, joined across the seams.
+
+Parts come from left to right and then from top to bottom. A region is given as soon as a whole band lies below it, so
+that no more is in memory than the regions that reach into the last band.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import ndimage
+
+from emat.errors import EmatError
+from emat.formats.regions import TOUCHING
+from emat.formats.results import ObjectRow
+from emat.images import MAX_PIXELS, Pixels
+from emat.inference.tiles import SlidePart, View
+from emat.refine.objects import measure, separate
+
+MOST = 254  # steps in which probabilities are kept; 0 stands for pixels that do not belong to the class
+
+
+@dataclass(frozen=True, eq=False)
+class SlideRegion:
+    """Connected pixels of some classes on a slide.
+
+    Attributes:
+        view: Where it is on the slide, with a pixel around it unless the slide ends there.
+        photo: The slide's pixels (h, w, 3), black outside of the region.
+        marks: For each class (h, w): 0 outside of it, and inside 1 more than the probability in `MOST` steps.
+    """
+
+    view: View
+    photo: Pixels
+    marks: dict[str, NDArray[np.uint8]]
+
+    def mask(self, name: str) -> NDArray[np.bool_]:
+        """Where a class is in it (h, w)."""
+        return self.marks[name] > 0
+
+    def probability(self, name: str) -> NDArray[np.float32]:
+        """The probability map (h, w) of a class, 0 outside of its mask."""
+        return (np.maximum(self.marks[name], 1).astype(np.float32) - 1) / np.float32(MOST)
+
+
+class SeamJoiner:
+    """Joins the regions of one slide.
+
+    Args:
+        classes: Pixels of any of these belong to one region if they touch, also at a corner.
+        size: Height and width of the slide.
+    """
+
+    def __init__(self, classes: Sequence[str], size: tuple[int, int]) -> None:
+        self._classes, self._size = tuple(classes), size
+        self._pieces: dict[int, list[SlideRegion]] = {}  # of each region that is not complete, by its number
+        self._leader: dict[int, int] = {}  # from a piece's number to that of a piece that it is joined with
+        self._next = 1
+        # The numbers of the pieces in the last row above, in the last row of this band, and left of the part.
+        self._above = np.zeros(size[1], np.int64)
+        self._below = np.zeros(size[1], np.int64)
+        self._beside = np.zeros(0, np.int64)
+
+    def add(self, part: SlidePart) -> Iterator[SlideRegion]:
+        """Take the next part, and give the regions that are complete."""
+        view = part.view
+        marks = {name: _marks(part, name) for name in self._classes if name in part.found.scores}
+        inside = np.zeros((view.height, view.width), bool)
+        for each in marks.values():
+            inside |= each > 0
+        numbers, count = ndimage.label(inside, TOUCHING)
+        numbers = np.where(inside, numbers + (self._next - 1), 0)  # (h, w)
+        for index, window in enumerate(ndimage.find_objects(np.where(inside, numbers - (self._next - 1), 0))):
+            number = self._next + index
+            own = numbers[window] == number
+            rows, columns = window
+            covered = View(view.top + rows.start, view.left + columns.start, own.shape[0], own.shape[1])
+            photo = np.where(own[..., None], part.photo[window], 0).astype(np.uint8)
+            cut = {name: np.where(own, each[window], 0).astype(np.uint8) for name, each in marks.items()}
+            self._leader[number], self._pieces[number] = number, [SlideRegion(covered, photo, cut)]
+        self._next += count
+        self._join_above(numbers[0], view.left)
+        if view.left:
+            self._join(numbers[:, 0], self._beside)
+        self._beside = numbers[:, -1].copy()
+        self._below[view.left : view.left + view.width] = numbers[-1]
+        if view.left + view.width == self._size[1]:
+            yield from self._end_band(last=view.top + view.height == self._size[0])
+
+    def _join_above(self, row: NDArray[np.int64], left: int) -> None:
+        around = np.pad(self._above, 1)
+        self._join_pairs((row, around[left + shift : left + shift + len(row)]) for shift in range(3))
+
+    def _join(self, one: NDArray[np.int64], other: NDArray[np.int64]) -> None:
+        around = np.pad(other, 1)
+        self._join_pairs((one, around[shift : shift + len(one)]) for shift in range(3))
+
+    def _join_pairs(self, lines: Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]) -> None:
+        for one, other in lines:
+            both = (one > 0) & (other > 0)
+            for first, second in np.unique(np.stack([one[both], other[both]], axis=1), axis=0).tolist():
+                a, b = self._find(first), self._find(second)
+                if a != b:
+                    self._leader[b] = a
+                    self._pieces[a] += self._pieces.pop(b)
+
+    def _find(self, number: int) -> int:
+        while (leader := self._leader[number]) != number:
+            self._leader[number] = number = self._leader[leader]
+        return number
+
+    def _end_band(self, last: bool) -> Iterator[SlideRegion]:
+        """Give the regions that end in this band, and forget what is no longer needed of them."""
+        open_numbers = [] if last else np.unique(self._below[self._below > 0]).tolist()
+        going_on = {number: self._find(number) for number in open_numbers}
+        for number in [each for each in self._pieces if each not in set(going_on.values())]:
+            yield self._whole(self._pieces.pop(number))
+        self._leader = {**going_on, **{number: number for number in going_on.values()}}
+        self._above, self._below = self._below, np.zeros_like(self._below)
+
+    def _whole(self, pieces: Sequence[SlideRegion]) -> SlideRegion:
+        height, width = self._size
+        top, left = (min(getattr(each.view, side) for each in pieces) for side in ("top", "left"))
+        bottom = max(each.view.top + each.view.height for each in pieces)
+        right = max(each.view.left + each.view.width for each in pieces)
+        top, left, bottom, right = max(0, top - 1), max(0, left - 1), min(height, bottom + 1), min(width, right + 1)
+        view = View(top, left, bottom - top, right - left)
+        if view.height * view.width > MAX_PIXELS:
+            raise EmatError(
+                "object-too-large",
+                f"{' and '.join(self._classes)} cover a connected region of {view.width} x {view.height} pixels, which "
+                "is too large to be measured as an object; measure a smaller copy of the slide",
+            )
+        photo = np.zeros((view.height, view.width, 3), np.uint8)
+        marks = {name: np.zeros((view.height, view.width), np.uint8) for name in self._classes}
+        for piece in pieces:
+            area = View(piece.view.top - top, piece.view.left - left, piece.view.height, piece.view.width).area
+            photo[area] |= piece.photo  # pieces of one part may have boxes that overlap
+            for name, each in piece.marks.items():
+                marks[name][area] |= each
+        return SlideRegion(view, photo, marks)
+
+
+def _marks(part: SlidePart, name: str) -> NDArray[np.uint8]:
+    inside = part.mask(name)
+    steps = (1 + np.rint(part.probability(name) * MOST)).astype(np.uint8)
+    return np.where(inside, steps, 0).astype(np.uint8)
+
+
+def slide_objects(region: SlideRegion, name: str) -> list[ObjectRow]:
+    """Measure the single objects of a class in a region, touching ones apart; their places are those on the slide."""
+    found = measure(separate(region.mask(name)), region.probability(name))
+    left, top = region.view.left, region.view.top
+    rows = []
+    for row in found.rows:
+        (x, y, width, height), (across, down) = row.box, row.centroid
+        rows.append(replace(row, box=(left + x, top + y, width, height), centroid=(left + across, top + down)))
+    return rows

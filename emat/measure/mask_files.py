@@ -1,0 +1,151 @@
+"""Masks from anywhere, to be measured: a folder of mask images, or a COCO file.
+
+A mask image belongs to the photo of the same name; endings that other programs add, such as `_cp_masks`, are allowed.
+Its values are class indices, named by `classes.txt`, or numbers of single objects. Which of both cannot be seen, so it
+has to be said where there is no `classes.txt`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emat.errors import EmatError
+from emat.files import without_suffix
+from emat.formats.class_names import read_class_names
+from emat.formats.coco import CocoInstances, read_coco
+from emat.images import MASK_SUFFIXES, Pixels, read_object_mask
+from emat.images.sources import MASK_FORMATS, MAX_PIXELS, load_image
+from emat.measure.scene import Scene, numbered
+
+MEANINGS = ("classes", "objects")
+ENDINGS = ("", "_mask", "_masks", "_cp_masks", "_label", "_labels", "_seg")
+OBJECT = "object"  # the class of objects that have no name
+
+
+class MaskFiles:
+    """The masks of photos.
+
+    Args:
+        path: A folder of mask images, or a COCO file.
+        meaning: What the values of mask images are: "classes" or "objects"; by default "classes" if there is a
+            classes.txt in the folder or in the one around it.
+
+    Raises:
+        EmatError: There is nothing at the path, or what is there is not masks.
+    """
+
+    def __init__(self, path: Path, meaning: str | None = None) -> None:
+        if meaning not in (None, *MEANINGS):
+            raise EmatError("unknown-choice", f"--mask-values is {meaning!r}; it must be {' or '.join(MEANINGS)}")
+        self.path = path
+        self._coco: CocoInstances | None = None
+        self.classes: tuple[str, ...]
+        if path.is_file() and path.suffix.lower() == ".json":
+            self._coco = read_coco(path)
+            self.classes = self._coco.classes
+            return
+        if not path.is_dir():
+            raise EmatError("wrong-file-kind", f"{path} is neither a folder of masks nor a COCO file; check the name")
+        listed = next((each for each in (path / "classes.txt", path.parent / "classes.txt") if each.is_file()), None)
+        if meaning == "classes" and listed is None:
+            raise EmatError(
+                "no-classes", f"{path} has no classes.txt; write the names of the classes into it, one on each line"
+            )
+        self.meaning = meaning or ("classes" if listed else None)
+        self.classes = read_class_names(listed) if listed and self.meaning == "classes" else (OBJECT,)
+        self._found = {
+            without_suffix(file.relative_to(path).as_posix()): file
+            for file in sorted(path.rglob("*"))
+            if file.suffix.lower() in MASK_SUFFIXES and file.is_file()
+        }
+
+    def scene(self, name: str, photo: Pixels, touching: str) -> Scene:
+        """Return the scene of a photo.
+
+        Args:
+            name: The photo's name.
+            photo: Its pixels (H, W, 3).
+            touching: Whether objects of a label map that touch are taken apart, "split", or not, "together".
+
+        Raises:
+            EmatError: The photo has no mask, or its mask cannot be read or has another size.
+        """
+        if self._coco is not None:
+            return self._from_coco(self._coco, name, photo)
+        file = self.file_of(name)
+        if self.meaning is None:
+            return self._of_one_class(file, name, photo, touching)
+        values = _values(file)
+        if self.meaning == "objects":
+            return Scene.of_label_image(photo, values, OBJECT, name, file.name)
+        return Scene.of_label_map(photo, values, self.classes, name, source=file.name, touching=touching)
+
+    def file_of(self, name: str) -> Path:
+        """Return the mask image of a photo; EmatError if there is none."""
+        stem = without_suffix(name)
+        stems = [stem, stem.rpartition("/")[2]]
+        for each in stems:
+            for ending in ENDINGS:
+                if (file := self._found.get(f"{each}{ending}")) is not None:
+                    return file
+        raise EmatError("no-such-mask", f"{self.path} has no mask for {name}; its name would be {stem}.png")
+
+    def _of_one_class(self, file: Path, name: str, photo: Pixels, touching: str) -> Scene:
+        """A mask of which nobody said what its values are: only one with a single value besides 0 is clear."""
+        values = _values(file)
+        kinds = np.unique(values[values > 0])
+        if len(kinds) > 1:
+            raise EmatError(
+                "ambiguous-mask",
+                f"{file} has {len(kinds)} values, and nothing says whether they are classes or single objects; add "
+                "--mask-values classes or --mask-values objects, or a classes.txt",
+            )
+        return Scene.of_label_map(
+            photo, read_object_mask(file).astype(np.uint8), (OBJECT,), name, source=file.name, touching=touching
+        )
+
+    def _from_coco(self, coco: CocoInstances, name: str, photo: Pixels) -> Scene:
+        drawing = coco.drawings.get(name) or coco.drawings.get(name.rpartition("/")[2])
+        if drawing is None:
+            raise EmatError("no-such-photo", f"{self.path} has no photo {name}; check the file names in it")
+        if (drawing.height, drawing.width) != photo.shape[:2]:
+            raise EmatError(
+                "mask-size", f"{self.path} gives {name} another size than the photo has; save both at the same size"
+            )
+        labels = {each: np.zeros(photo.shape[:2], np.int32) for each in self.classes}
+        covered = np.zeros(photo.shape[:2], np.int32)
+        for number, drawn in enumerate((each for each in drawing.objects if not each.crowd), start=1):
+            inside = drawing.filled(drawn)
+            labels[drawn.class_name][inside] = number
+            covered += inside
+        overlap = {each for each in self.classes if ((labels[each] > 0) & (covered > 1)).any()}
+        below = max(overlap, key=lambda each: int((labels[each] > 0).sum()), default=None)
+        overlapping = frozenset(() if below is None else (below,))
+        return Scene(name, photo, numbered(labels), dict.fromkeys(labels, self.path.name), overlapping)
+
+
+def region_mask(folder: Path, name: str, size: tuple[int, int]) -> NDArray[np.bool_]:
+    """Return the mask (H, W) that a folder has for a photo, whatever colour its object has.
+
+    Raises:
+        EmatError: There is none, it cannot be read, or it has another size.
+    """
+    mask = read_object_mask(MaskFiles(folder).file_of(name))
+    if mask.shape != size:
+        raise EmatError(
+            "mask-size", f"the mask of {name} in {folder} has another size than the photo; save it at the photo's size"
+        )
+    return mask
+
+
+def _values(file: Path) -> NDArray[np.int32]:
+    image = load_image(file, MASK_FORMATS, MAX_PIXELS, str(file))
+    values = np.asarray(image)
+    if values.ndim != 2 or values.dtype.kind not in "bui":
+        raise EmatError(
+            "mask-colours", f"{file} is in colours or fractions; save the mask as an indexed or grey PNG or TIFF"
+        )
+    return values.astype(np.int32)

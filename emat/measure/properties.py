@@ -1,0 +1,406 @@
+"""What is measured of an object: size, shape, centre line, intensity and texture, each with its unit and its meaning.
+
+Most numbers are those of scikit-image's `regionprops_table`. Feret diameters and the convex hull come from SciPy's hull
+of the outline: scikit-image draws every hull into an image and compares all points of its outline with each other. For
+one object of 6 million pixels that takes 40 seconds.
+
+Lengths and areas are in pixels here; `tables` turns them into real units.
+"""
+
+from __future__ import annotations
+
+import colorsys
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import ModuleType
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import ndimage
+from scipy.spatial import ConvexHull
+from scipy.spatial.distance import pdist
+
+from emat.errors import EmatError, needs_extra
+from emat.measure.lines import measure_line
+from emat.measure.scene import Labels, Mask, Scene, on_border
+
+Value: TypeAlias = float | int | str | bool | None
+Row: TypeAlias = dict[str, Value]
+
+GROUPS = ("size", "shape", "skeleton", "intensity", "texture")
+DEFAULT_GROUPS = ("size", "shape", "intensity")
+LENGTH, AREA = "length", "area"
+RELIABLE_FROM = 0.3  # expected IoU; masks of less say little about sizes
+UNRELIABLE, UNKNOWN = "not reliable", "not known"
+DIRECTIONS = ("orientation", "hue")  # 1 and 359 degrees have no mean of 180
+LEVELS = 32  # greys that textures distinguish
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table: what it means, and whether it is a length or an area."""
+
+    meaning: str
+    kind: str = ""  # LENGTH, AREA, or the unit of a number that has no other
+
+
+ALWAYS = {
+    "photo": Column("name of the photo"),
+    "z": Column("plane of the stack, from 0"),
+    "t": Column("time point of the stack, from 0"),
+    "class": Column("name of the class"),
+    "id": Column("number of the object, the same in label images, ROIs and GeoJSON"),
+    "track": Column("number of the object through time: overlapping objects of successive frames have the same"),
+    "source": Column("where the mask comes from"),
+    "reliable": Column(
+        f"yes; '{UNRELIABLE}' if the forecast expects an IoU below {RELIABLE_FROM}; '{UNKNOWN}' if nothing was left "
+        "out; empty if the mask was not predicted"
+    ),
+    "score": Column("mean probability of the object's pixels; of a photo, the probability that the class is in it"),
+    "touches_border": Column("whether the object touches the photo's border, so that it may be cut off"),
+    "left": Column("left side of the box around the object", "px"),
+    "top": Column("upper side of the box", "px"),
+    "width": Column("width of the box", "px"),
+    "height": Column("height of the box", "px"),
+    "centroid_x": Column("mean x of its pixels; the centre of the first pixel is 0", "px"),
+    "centroid_y": Column("mean y of its pixels", "px"),
+    "area": Column("number of its pixels, times the area of a pixel; of a photo, that of all objects", AREA),
+}
+MEASURED: dict[str, dict[str, Column]] = {
+    "size": {
+        "equivalent_diameter": Column("diameter of a disc of the same area", LENGTH),
+        "perimeter": Column("length of the outline with that of holes, by Crofton's formula in 4 directions", LENGTH),
+        "feret_max": Column("largest distance between two parallel lines that touch the object", LENGTH),
+        "feret_min": Column("smallest distance between two parallel lines that touch the object", LENGTH),
+        "major_axis": Column("longer axis of the ellipse with the same second moments", LENGTH),
+        "minor_axis": Column("shorter axis of that ellipse", LENGTH),
+    },
+    "shape": {
+        "eccentricity": Column("of that ellipse: 0 is a circle, 1 a line"),
+        "solidity": Column("area over the area of the convex hull; 1 has no dents"),
+        "circularity": Column("4 pi area / perimeter^2; 1 is a disc, at most 1"),
+        "orientation": Column("direction of the longer axis from the x axis, counter-clockwise, 0 to 180", "degrees"),
+        "euler_number": Column("parts minus holes; pixels that touch at a corner are connected"),
+    },
+    "skeleton": {
+        "skeleton_length": Column("length of the centre line with all branches, to the ends of the object", LENGTH),
+        "width_mean": Column("mean width across the centre line", LENGTH),
+        "width_max": Column("largest width across the centre line", LENGTH),
+        "branch_points": Column("points at which the centre line branches"),
+    },
+    "intensity": {
+        "intensity_mean_*": Column("mean of the original values of the channel"),
+        "intensity_min_*": Column("lowest original value of the channel"),
+        "intensity_max_*": Column("highest original value of the channel"),
+        "intensity_sd_*": Column("standard deviation of the original values of the channel"),
+        "intensity_sum_*": Column("sum of the original values of the channel"),
+        "red": Column("mean red of the photo as shown, 0 to 255"),
+        "green": Column("mean green, 0 to 255"),
+        "blue": Column("mean blue, 0 to 255"),
+        "hue": Column("hue of that mean colour, 0 to 360", "degrees"),
+        "saturation": Column("saturation of that mean colour", "%"),
+        "value": Column("value (brightness) of that mean colour", "%"),
+    },
+    "texture": {
+        "entropy": Column(f"entropy of its greys in {LEVELS} steps", "bits"),
+        "contrast": Column(f"contrast of the co-occurrence matrix of neighbours, {LEVELS} greys"),
+        "homogeneity": Column("homogeneity of that matrix"),
+        "correlation": Column("correlation of that matrix"),
+        "energy": Column("energy of that matrix"),
+    },
+}
+OF_PHOTOS = {
+    "count": Column("number of objects"),
+    "count_at_border": Column("number of those that touch the photo's border"),
+    "share": Column("share of the photo that the class covers", "%"),
+    "within": Column("class or region of which the share is a part"),
+    "within_area": Column("area of that class or region, with what lies on it", AREA),
+    "area_within": Column("area of this class inside of it", AREA),
+    "share_within": Column("the second of these in percent of the first: severity", "%"),
+    "verdict": Column("OK if the photo meets every --accept, else NOT OK"),
+    "pixel_size": Column("side of a pixel, in the unit of the next column"),
+    "unit": Column("unit of the pixel's side; px if it is not known"),
+    "unit_source": Column("where the size of a pixel comes from"),
+}
+
+
+def column_of(name: str) -> Column:
+    """Return what a column means, also one of a channel or a mean over objects.
+
+    >>> column_of("mean_perimeter").kind, column_of("intensity_sum_DAPI").meaning
+    ('length', 'sum of the original values of the channel DAPI')
+    """
+    if name in OF_PHOTOS:
+        return OF_PHOTOS[name]
+    for columns in (ALWAYS, *MEASURED.values()):
+        if name in columns:
+            return columns[name]
+    for known, column in MEASURED["intensity"].items():
+        if known.endswith("*") and name.startswith(known[:-1]):
+            return replace(column, meaning=f"{column.meaning} {name[len(known) - 1 :]}")
+    if name.startswith("mean_"):
+        inner = column_of(name.removeprefix("mean_"))
+        return replace(inner, meaning=f"mean over the objects: {inner.meaning}")
+    if name.startswith("percent_"):
+        return Column(f"share of the object that {name.removeprefix('percent_')} covers", "%")
+    if name.startswith("id_of_"):
+        return Column(f"number of the {name.removeprefix('id_of_')} that the object lies in")
+    raise KeyError(name)
+
+
+def read_groups(text: str) -> tuple[str, ...]:
+    """Read what --properties says, such as `size,shape` or `all`; EmatError if there is no such group."""
+    asked = [part.strip() for part in text.split(",")]
+    if asked == ["all"]:
+        return GROUPS
+    for name in asked:
+        if name not in GROUPS:
+            raise EmatError(
+                "unknown-choice", f"there are no properties {name!r}; the groups are {', '.join(GROUPS)} and all"
+            )
+    return tuple(name for name in GROUPS if name in asked)
+
+
+def object_rows(scene: Scene, groups: Sequence[str] = DEFAULT_GROUPS) -> list[Row]:
+    """Measure every object of a scene.
+
+    Args:
+        scene: The photo and its objects.
+        groups: Which of `GROUPS` to measure.
+
+    Returns:
+        A row for each object, in the order of the numbers; lengths and areas are in pixels.
+
+    Raises:
+        EmatError: scikit-image is not installed.
+    """
+    return [row for name in scene.classes for row in _rows_of_class(scene, name, groups)]
+
+
+def _rows_of_class(scene: Scene, name: str, groups: Sequence[str]) -> list[Row]:
+    labels = scene.objects[name]
+    numbers = np.unique(labels[labels > 0])
+    if not len(numbers):
+        return []
+    asked = ["label", "area", "bbox", "centroid"]
+    if "size" in groups or "shape" in groups:
+        asked += ["equivalent_diameter_area", "perimeter_crofton", "axis_major_length", "axis_minor_length"]
+        asked += ["eccentricity", "orientation", "euler_number"]
+    found = _skimage("measure").regionprops_table(labels, properties=asked)
+    border = set(on_border(labels).tolist())
+    scores = (
+        None
+        if scene.probability is None or name not in scene.scores
+        else (ndimage.mean(scene.probability(name), labels, numbers))
+    )
+    windows = ndimage.find_objects(labels)
+    channels = _channels(scene) if "intensity" in groups else {}
+    intensities = {channel: _intensities(values, labels, numbers) for channel, values in channels.items()}
+    rows = []
+    for index, number in enumerate(found["label"].tolist()):
+        top, left, bottom, right = (int(found[f"bbox-{side}"][index]) for side in range(4))
+        row: Row = {"photo": scene.name, **scene.position, "class": name, "id": number}
+        row["source"], row["reliable"] = scene.sources[name], reliability(scene, name)
+        row["score"] = None if scores is None else float(scores[index])
+        row["touches_border"] = number in border
+        row.update(left=left, top=top, width=right - left, height=bottom - top)
+        row["centroid_x"], row["centroid_y"] = float(found["centroid-1"][index]), float(found["centroid-0"][index])
+        row["area"] = int(found["area"][index])
+        inside = labels[windows[number - 1]] == number
+        if "size" in groups or "shape" in groups:
+            row.update(_size_and_shape({key: float(column[index]) for key, column in found.items()}, inside, groups))
+        if "skeleton" in groups:
+            line = measure_line(inside)
+            row["skeleton_length"], row["width_mean"], row["width_max"] = line.length, line.width_mean, line.width_max
+            row["branch_points"] = line.branch_points
+        for channel, several in intensities.items():
+            row.update({f"intensity_{kind}_{channel}": float(values[index]) for kind, values in several.items()})
+        if "intensity" in groups:
+            row.update(_colour(scene.photo[windows[number - 1]][inside].mean(axis=0).tolist()))
+        if "texture" in groups:
+            row.update(_texture(scene.photo[windows[number - 1]], inside))
+        rows.append(row)
+    return rows
+
+
+def reliability(scene: Scene, name: str) -> str:
+    """Say whether the forecast trusts the masks of a class; empty if they were not predicted."""
+    if name not in scene.expected:
+        return ""
+    expected = scene.expected[name]
+    return UNKNOWN if expected is None else UNRELIABLE if expected < RELIABLE_FROM else "yes"
+
+
+def _size_and_shape(found: Mapping[str, float], inside: Mask, groups: Sequence[str]) -> Row:
+    hull = hull_of(inside)
+    size: Row = {
+        "equivalent_diameter": found["equivalent_diameter_area"],
+        "perimeter": found["perimeter_crofton"],
+        "feret_max": hull.longest,
+        "feret_min": hull.shortest,
+        "major_axis": found["axis_major_length"],
+        "minor_axis": found["axis_minor_length"],
+    }
+    shape: Row = {
+        "eccentricity": found["eccentricity"],
+        "solidity": min(1.0, found["area"] / hull.area),
+        "circularity": min(1.0, 4 * math.pi * found["area"] / max(found["perimeter_crofton"], 1e-9) ** 2),
+        "orientation": (math.degrees(found["orientation"]) + 90) % 180,
+        "euler_number": int(found["euler_number"]),
+    }
+    return {**(size if "size" in groups else {}), **(shape if "shape" in groups else {})}
+
+
+@dataclass(frozen=True)
+class Hull:
+    """The convex hull of an object, in pixels: its area, and its largest and smallest width."""
+
+    area: float
+    longest: float
+    shortest: float
+
+
+def hull_of(mask: Mask) -> Hull:
+    """Return the convex hull of the outline of an object (h, w).
+
+    The outline runs through the middles of the sides of its outermost pixels, as contours of scikit-image do.
+
+    >>> hull = hull_of(np.ones((30, 40), bool))
+    >>> round(hull.area), round(hull.longest), round(hull.shortest)
+    (1200, 49, 30)
+    """
+    ends = [_first_and_last(mask), _first_and_last(mask.T)[:, ::-1]]
+    pixels = np.concatenate(ends).astype(np.float64)  # (n, 2) of y, x
+    sides = np.array([[-0.5, 0], [0.5, 0], [0, -0.5], [0, 0.5]])
+    points = (pixels[:, None] + sides).reshape(-1, 2)
+    hull = ConvexHull(points)
+    corners = points[hull.vertices]
+    edges = np.roll(corners, -1, axis=0) - corners
+    across = np.stack([-edges[:, 1], edges[:, 0]], axis=1) / np.linalg.norm(edges, axis=1)[:, None]
+    reach = corners @ across.T  # (corners, edges)
+    return Hull(float(hull.volume), float(pdist(corners).max()), float((reach.max(axis=0) - reach.min(axis=0)).min()))
+
+
+def _first_and_last(mask: Mask) -> NDArray[np.int64]:
+    """Return the first and the last pixel (y, x) of every row that has one; no others are on the hull."""
+    rows = np.flatnonzero(mask.any(axis=1))
+    first = mask[rows].argmax(axis=1)
+    last = mask.shape[1] - 1 - mask[rows, ::-1].argmax(axis=1)
+    return np.concatenate([np.stack([rows, first], axis=1), np.stack([rows, last], axis=1)])
+
+
+def _channels(scene: Scene) -> dict[str, NDArray[Any]]:
+    """The original values (H, W) of each channel, by its name; a grey photo has one."""
+    if scene.values is not None:
+        names = scene.channels or tuple(str(number) for number in range(scene.values.shape[2]))
+        return {name: scene.values[..., index] for index, name in enumerate(names)}
+    red, green, blue = (scene.photo[..., index] for index in range(3))
+    if np.array_equal(red, green) and np.array_equal(red, blue):
+        return {"grey": red}
+    return {"red": red, "green": green, "blue": blue}
+
+
+def _intensities(values: NDArray[Any], labels: Labels, numbers: NDArray[np.int32]) -> dict[str, NDArray[Any]]:
+    work = values.astype(np.float64)
+    with np.errstate(invalid="ignore"):  # SciPy also divides for numbers that are not asked for
+        deviation = np.asarray(ndimage.standard_deviation(work, labels, numbers))
+    counts = ndimage.sum_labels(np.ones_like(labels, np.float64), labels, numbers)
+    total = ndimage.sum_labels(work, labels, numbers)
+    return {
+        "mean": total / counts,
+        "min": np.asarray(ndimage.minimum(work, labels, numbers)),
+        "max": np.asarray(ndimage.maximum(work, labels, numbers)),
+        "sd": deviation,
+        "sum": total,
+    }
+
+
+def _colour(mean: Iterable[float]) -> Row:
+    red, green, blue = mean
+    hue, saturation, value = colorsys.rgb_to_hsv(red / 255, green / 255, blue / 255)
+    return {
+        "red": red,
+        "green": green,
+        "blue": blue,
+        "hue": 360 * hue,
+        "saturation": 100 * saturation,
+        "value": 100 * value,
+    }
+
+
+def _texture(photo: NDArray[np.uint8], inside: Mask) -> Row:
+    """Measure the greys of an object; pairs of neighbours of which one is outside do not count."""
+    feature = _skimage("feature")
+    grey = photo @ np.array([0.299, 0.587, 0.114])
+    levels = np.where(inside, 1 + (grey * LEVELS / 256).astype(np.uint8), 0).astype(np.uint8)
+    shares = np.bincount(levels[inside], minlength=LEVELS + 1) / inside.sum()
+    entropy = float(-(shares[shares > 0] * np.log2(shares[shares > 0])).sum()) + 0.0
+    angles = [0, math.pi / 4, math.pi / 2, 3 * math.pi / 4]
+    pairs = feature.graycomatrix(levels, [1], angles, LEVELS + 1, symmetric=True)[1:, 1:].astype(np.float64)
+    if not pairs.sum():
+        return {"entropy": entropy, "contrast": None, "homogeneity": None, "correlation": None, "energy": None}
+    pairs = pairs.sum(axis=3, keepdims=True) / pairs.sum()
+    names = ("contrast", "homogeneity", "correlation", "energy")
+    return {"entropy": entropy, **{name: float(feature.graycoprops(pairs, name)[0, 0]) for name in names}}
+
+
+def photo_rows(scene: Scene, objects: Sequence[Row]) -> list[Row]:
+    """Sum up the objects of a scene: a row for each class, with zeros where there is nothing.
+
+    Args:
+        scene: The photo and its objects.
+        objects: What `object_rows` gave for it.
+    """
+    sums = PhotoSums()
+    for row in objects:
+        sums.add(row)
+    return sums.rows(scene)
+
+
+class PhotoSums:
+    """Sums over the objects of a photo, from which the rows of its classes are made."""
+
+    def __init__(self) -> None:
+        self._objects: dict[str, int] = {}
+        self._at_border: dict[str, int] = {}
+        self._area: dict[str, int] = {}
+        self._sums: dict[str, dict[str, tuple[int, float]]] = {}  # of each class and column: number and sum
+
+    def add(self, row: Row) -> None:
+        """Take the row of one object."""
+        name = str(row["class"])
+        self._objects[name] = self._objects.get(name, 0) + 1
+        self._at_border[name] = self._at_border.get(name, 0) + bool(row["touches_border"])
+        self._area[name] = self._area.get(name, 0) + int(row["area"] or 0)
+        sums = self._sums.setdefault(name, {})
+        for key, value in row.items():
+            if (key not in ALWAYS or key == "area") and key not in DIRECTIONS:
+                count, total = sums.get(key, (0, 0.0))
+                known = isinstance(value, (int, float))
+                sums[key] = (count + known, total + float(value or 0)) if known else (count, total)
+
+    def rows(self, scene: Scene) -> list[Row]:
+        """Return a row for each class of a scene."""
+        pixels = scene.size[0] * scene.size[1]
+        rows = []
+        for name in scene.classes:
+            area = self._area.get(name, 0)
+            row: Row = {"photo": scene.name, **scene.position, "class": name}
+            row["source"], row["reliable"] = scene.sources[name], reliability(scene, name)
+            row["score"] = scene.scores.get(name)
+            row["count"], row["count_at_border"] = self._objects.get(name, 0), self._at_border.get(name, 0)
+            row["area"], row["share"] = area, 100 * area / pixels
+            for key, (count, total) in self._sums.get(name, {}).items():
+                row[f"mean_{key}"] = total / count if count else None
+            rows.append(row)
+        return rows
+
+
+def _skimage(part: str) -> ModuleType:
+    from importlib import import_module
+
+    with needs_extra("measuring", "measure"):
+        import_module("skimage")
+    return import_module(f"skimage.{part}")

@@ -1,0 +1,80 @@
+"""Objects through time: the same object keeps its number from frame to frame.
+
+Objects of two frames that follow each other are the same if they overlap. Of several that overlap, those pairs are
+taken that have most overlap together (intersection over union), each object in one pair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import linear_sum_assignment
+
+from emat.measure.properties import Row
+
+LEAST_OVERLAP = 0.1  # intersection over union; what overlaps less is another object
+
+
+def with_track(row: Row, track: int) -> Row:
+    """Return the row of an object with its track beside its number."""
+    linked: Row = {}
+    for key, value in row.items():
+        linked[key] = value
+        if key == "id":
+            linked["track"] = track
+    return linked
+
+
+class Tracks:
+    """Numbers objects through the frames of one video or stack; numbers begin with 1.
+
+    >>> tracks = Tracks()
+    >>> frames = [np.array([[1, 1, 0, 2, 2]]), np.array([[2, 2, 0, 0, 0]]), np.array([[1, 1, 0, 2, 2]])]
+    >>> [tracks.link({"cell": frame}) for frame in frames]
+    [{1: 1, 2: 2}, {2: 1}, {1: 1, 2: 3}]
+    """
+
+    def __init__(self) -> None:
+        self._before: dict[str, NDArray[np.int32]] = {}  # of each class: the tracks (H, W) of the frame before
+        self._count = 0
+
+    def link(self, objects: Mapping[str, NDArray[np.integer]]) -> dict[int, int]:
+        """Take the objects of the next frame.
+
+        Args:
+            objects: The label image (H, W) of each class; no number occurs in two of them.
+
+        Returns:
+            The track of each object, by its number.
+        """
+        tracks: dict[int, int] = {}
+        for name, labels in objects.items():
+            numbers = np.unique(labels[labels > 0])
+            known = self._matches(numbers, labels, self._before.get(name))
+            for number in numbers.tolist():
+                if number not in known:
+                    self._count += 1
+                tracks[number] = known.get(number, self._count)
+            table = np.zeros(int(labels.max(initial=0)) + 1, np.int32)
+            table[numbers] = [tracks[number] for number in numbers.tolist()]
+            self._before[name] = table[labels]
+        return tracks
+
+    def _matches(
+        self, numbers: NDArray[np.integer], labels: NDArray[np.integer], before: NDArray[np.int32] | None
+    ) -> dict[int, int]:
+        """The tracks of the objects that were there in the frame before."""
+        if before is None or before.shape != labels.shape or not len(numbers) or not before.any():
+            return {}
+        earlier = np.unique(before[before > 0])
+        rows, columns = np.searchsorted(numbers, labels), np.searchsorted(earlier, before)
+        both = (labels > 0) & (before > 0)
+        shared = np.zeros((len(numbers), len(earlier)))
+        np.add.at(shared, (rows[both], columns[both]), 1)
+        areas = np.bincount(rows[labels > 0], minlength=len(numbers))[:, None]
+        areas_before = np.bincount(columns[before > 0], minlength=len(earlier))[None]
+        overlap = shared / (areas + areas_before - shared)
+        pairs = zip(*linear_sum_assignment(-overlap), strict=True)
+        return {int(numbers[i]): int(earlier[j]) for i, j in pairs if overlap[i, j] >= LEAST_OVERLAP}
