@@ -344,7 +344,7 @@ def set_crisp(session: Session, crisp: bool) -> None:
 
 def found_masks(session: Session, query: StudioQuery) -> Paint:
     """Return the masks of a photo as they were found, as paint, on which a correction begins; they are kept for it."""
-    found = label_map(session, replace(query, corrected=None), session.numbers, query.photo.working)
+    found = label_map(session, replace(session.snapshot(query), corrected=None), session.numbers, query.photo.working)
     session.keep_found(query.key, found)
     return found
 
@@ -435,7 +435,7 @@ def reject_object(session: Session, key: int, x: float, y: float) -> str:
         EmatError: Nothing was found there.
     """
     query = find_query(session, key)
-    session.keep_found(key, shown := label_map(session, query, session.numbers, query.photo.working))
+    session.keep_found(key, shown := label_map(session, session.snapshot(query), session.numbers, query.photo.working))
     height, width = shown.shape
     row, column = min(max(int(y * height), 0), height - 1), min(max(int(x * width), 0), width - 1)
     name = next((name for name, number in session.numbers.items() if number == shown[row, column]), None)

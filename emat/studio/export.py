@@ -112,7 +112,7 @@ def pack(folder: Path, path: Path) -> None:
 def _write_masks(session: Session, format: str, out: Path, objects: bool) -> None:
     numbers = _order(session)
     with open_writer(format, out, list(numbers)) as writer:
-        for query in answered(session):
+        for query in map(session.snapshot, answered(session)):
             if format == "overlay":  # to look at: the size that the page works with is enough
                 labels = label_map(session, query, numbers, query.photo.working)
                 writer.write(query.photo.name, labels, query.photo.pixels)
@@ -126,7 +126,7 @@ def _write_scores(session: Session, path: Path) -> None:
     numbers = _order(session)
     table = ScoreTable(list(numbers))
     rows = [table.header]
-    for query in answered(session):
+    for query in map(session.snapshot, answered(session)):
         labels = label_map(session, query, numbers, query.photo.working)
         scores = {} if is_painted(query) else query.scores or {}  # what was painted has no score
         rows.append(table.row(query.photo.name, scores, [labels == number for number in numbers.values()]))
@@ -137,7 +137,7 @@ def _write_objects(session: Session, path: Path) -> None:
     numbers = _order(session)
     table = ObjectTable(None)
     rows: list[Sequence[object]] = [table.header]
-    for query in answered(session):
+    for query in map(session.snapshot, answered(session)):
         labels = label_map(session, query, numbers, query.photo.size)
         shown = {name: labels == number for name, number in numbers.items() if (labels == number).any()}
         rows += table.rows(

@@ -332,7 +332,7 @@ def write_measurements(session: Session, queries: Sequence[StudioQuery], out: Pa
     skipped: list[tuple[str, str]] = []
     for query in queries:
         try:
-            found = measured(session, query, GROUPS)
+            found = measured(session, session.snapshot(query), GROUPS)
         except EmatError as problem:
             skipped.append((query.photo.name, str(problem)))
             continue

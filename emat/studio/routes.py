@@ -21,7 +21,7 @@ from emat.studio.export import PARTS, answered, export
 from emat.studio.masks import results
 from emat.studio.photos import StudioPhoto, packed, read_paint, small_file
 from emat.studio.security import BodyTooLarge
-from emat.studio.session import Session
+from emat.studio.session import Session, StudioQuery
 from emat.studio.session_json import state
 from emat.studio.sessions import NoSession, TooManyTabs, owner_of
 from emat.studio.words import page_sentence, sentence
@@ -31,6 +31,7 @@ TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".s
 KEPT = {"Cache-Control": "private, max-age=86400, immutable"}  # a changed picture has another address
 FRESH = {"Cache-Control": "no-store"}
 MOST_POINTS = 200
+GONE = ("no-such-photo", "unknown-example")  # codes of what is no longer on the page
 
 Query = Mapping[str, str]
 Answer = Callable[[Studio, Session, Request, bytes], Response]
@@ -215,45 +216,58 @@ def _mobilesam(studio: Studio, session: Session, request: Request, body: bytes) 
     return _json(studio.download.state())
 
 
-def _draft_small(_: Studio, session: Session, request: Request, __: bytes) -> Response:
-    return FileResponse(
-        small_file(find_draft(session, _key(request)).photo.file), media_type="image/jpeg", headers=KEPT
-    )
+def _picture(draw: Callable[[Session, Request], bytes], kind: str = "image/jpeg", kept: bool = True) -> Answer:
+    """Return what answers with a picture, or with nothing if what it shows has just left the page.
+
+    A page asks for the picture of a draft at the moment at which it becomes an example: that is nobody's mistake.
+    """
+
+    def answer(_: Studio, session: Session, request: Request, __: bytes) -> Response:
+        try:
+            return Response(draw(session, request), media_type=kind, headers=KEPT if kept else FRESH)
+        except FileNotFoundError:
+            return Response(status_code=204, headers=FRESH)
+        except EmatError as error:
+            if error.code not in GONE:
+                raise
+            return Response(status_code=204, headers=FRESH)
+
+    return answer
 
 
-def _photo_file(_: Studio, session: Session, request: Request, __: bytes) -> Response:
-    return FileResponse(_photo(session, request)[1].file, media_type="image/png", headers=KEPT)
+def _draft_small(session: Session, request: Request) -> bytes:
+    return small_file(find_draft(session, _key(request)).photo.file).read_bytes()
 
 
-def _small(_: Studio, session: Session, request: Request, __: bytes) -> Response:
-    query = find_query(session, _key(request))
-    return Response(masks.small_picture(session, query), media_type="image/jpeg", headers=KEPT)
+def _photo_file(session: Session, request: Request) -> bytes:
+    return _photo(session, request)[1].file.read_bytes()
 
 
-def _large(_: Studio, session: Session, request: Request, __: bytes) -> Response:
-    query = find_query(session, _key(request))
+def _small(session: Session, request: Request) -> bytes:
+    return masks.small_picture(session, _snapshot(session, request))
+
+
+def _large(session: Session, request: Request) -> bytes:
     shows = request.query_params
-    picture = masks.large_picture(session, query, shows.get("objects") == "1", shows.get("unsure") == "1")
-    return Response(picture, media_type="image/jpeg", headers=KEPT)
+    query = _snapshot(session, request)
+    return masks.large_picture(session, query, shows.get("objects") == "1", shows.get("unsure") == "1")
 
 
-def _example(_: Studio, session: Session, request: Request, __: bytes) -> Response:
-    picture = masks.example_picture(session, _key(request))
-    return Response(picture, media_type="image/jpeg", headers=KEPT)
+def _example(session: Session, request: Request) -> bytes:
+    return masks.example_picture(session, _key(request))
+
+
+def _measured_picture(session: Session, request: Request) -> bytes:
+    return measuring.picture(session, _snapshot(session, request))
 
 
 def _result(_: Studio, session: Session, request: Request, __: bytes) -> Response:
-    query = find_query(session, _key(request))
+    query = _snapshot(session, request)
     return _json([asdict(row) for row in results(session, query, request.query_params.get("objects") == "1")])
 
 
 def _measure(_: Studio, session: Session, request: Request, __: bytes) -> Response:
-    return _json(measuring.answer(session, find_query(session, _key(request))))
-
-
-def _measured_picture(_: Studio, session: Session, request: Request, __: bytes) -> Response:
-    picture = measuring.picture(session, find_query(session, _key(request)))
-    return Response(picture, media_type="image/jpeg", headers=FRESH)
+    return _json(measuring.answer(session, _snapshot(session, request)))
 
 
 def _choices(_: Studio, session: Session, request: Request, __: bytes) -> Response:
@@ -293,17 +307,17 @@ ANSWERS: tuple[tuple[str, str, Answer], ...] = (
     ("POST", "export", _export),
     ("GET", "download", _download),
     ("GET", "mobilesam", _mobilesam),
-    ("GET", "examples/{key:int}/small.jpg", _example),
-    ("GET", "drafts/{key:int}/small.jpg", _draft_small),
-    ("GET", "photos/{key:int}/small.jpg", _small),
-    ("GET", "photos/{key:int}/large.jpg", _large),
+    ("GET", "examples/{key:int}/small.jpg", _picture(_example)),
+    ("GET", "drafts/{key:int}/small.jpg", _picture(_draft_small)),
+    ("GET", "photos/{key:int}/small.jpg", _picture(_small)),
+    ("GET", "photos/{key:int}/large.jpg", _picture(_large)),
     ("GET", "photos/{key:int}/result", _result),
     ("GET", "photos/{key:int}/measure", _measure),
-    ("GET", "photos/{key:int}/measured.jpg", _measured_picture),
+    ("GET", "photos/{key:int}/measured.jpg", _picture(_measured_picture, kept=False)),
     ("GET", "measure", _choices),
     ("POST", "measure", _choose),
     ("GET", "report.html", _report),
-    ("GET", "{kind}/{key:int}/photo.png", _photo_file),
+    ("GET", "{kind}/{key:int}/photo.png", _picture(_photo_file, "image/png")),
     ("GET", "{kind}/{key:int}/labels", _labels),
     ("GET", "photos/{key:int}/found", _found),
     ("GET", "{kind}/{key:int}/ready", _ready),
@@ -319,6 +333,11 @@ def _photo(session: Session, request: Request) -> tuple[int, StudioPhoto]:
     if request.path_params["kind"] == "drafts":
         return key, find_draft(session, key).photo
     return key, find_query(session, key).photo
+
+
+def _snapshot(session: Session, request: Request) -> StudioQuery:
+    """The photo that an address names as it is now, whatever the search finds while it is drawn or measured."""
+    return session.snapshot(find_query(session, _key(request)))
 
 
 def _since(request: Request) -> int:

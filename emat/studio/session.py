@@ -6,7 +6,7 @@ import shutil
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -183,6 +183,7 @@ class StudioQuery:
     whole: bool = True  # whether a correction says all of the photo, or only what was touched
     revision: int = 0  # of the session, when this photo changed
     changes: int = 0  # of prediction or correction; part of the pictures' addresses, so that browsers fetch them anew
+    maps: Maps | None = None  # of a snapshot; those of the session's own photos are on disk
 
 
 @dataclass(eq=False)
@@ -255,6 +256,18 @@ class Session:
         """Say whether the refined masks of a photo are shown."""
         return self.crisp and query.crisp_peaks is not None
 
+    def snapshot(self, query: StudioQuery) -> StudioQuery:
+        """Return a photo as it is at one moment, its maps included.
+
+        Pictures and tables are made from snapshots: the search writes scores and maps one after the other, and whoever
+        reads a photo piece by piece meanwhile would get scores of one prediction and maps of another, or none.
+        """
+        with self.lock:
+            if query.maps is not None:
+                return query
+            maps = self.maps.read(query.key, self.is_crisp(query))
+            return replace(query, shares=dict(query.shares), maps=maps)
+
     def prediction(
         self, query: StudioQuery, photo: Pixels, crisp: bool | None = None, moved: bool = True
     ) -> Prediction:
@@ -263,10 +276,12 @@ class Session:
         Args:
             query: The photo, which was predicted.
             photo: Its pixels at the size that masks are wanted at.
-            crisp: Whether the refined maps are taken; by default if they are shown.
+            crisp: Whether the refined maps are taken; by default if they are shown. A snapshot has those that are.
             moved: Whether at the thresholds that the user chose, or at those of the segmenter.
         """
-        maps = self.maps.read(query.key, self.is_crisp(query) if crisp is None else crisp)
+        maps = query.maps
+        if maps is None:
+            maps = self.maps.read(query.key, self.is_crisp(query) if crisp is None else crisp)
         scores = {name: score for name, score in (query.scores or {}).items() if name in maps.probabilities}
         rules = query.rules or (self.segmenter.rules_ if self.segmenter.classes_ else {})
         predicted = Prediction(photo, scores, maps.probabilities, rules, maps.objects)

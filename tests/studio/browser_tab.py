@@ -37,7 +37,11 @@ class Tab:
         self.expected: list[str] = []  # parts of messages in the console that belong to the test
         self.size = LARGE
         self.page.on("request", self._note_request)
-        self.page.on("console", lambda message: self._note_problem(message.type, message.text))
+        # A message about an answer names no address of its own.
+        self.page.on(
+            "console",
+            lambda message: self._note_problem(message.type, f"{message.text} {message.location.get('url', '')}"),
+        )
         self.page.on("pageerror", lambda error: self._note_problem("error", str(error)))
         self.page.on("dialog", lambda dialog: dialog.accept())
         self.open(address)

@@ -124,7 +124,7 @@ def test_bodies_are_limited_whether_they_say_their_length_or_not(client: Client)
         ("DELETE", "/", 405),
         ("GET", "/api/session", 405),
         ("POST", "/api/SESSION/act/unknown", 422),
-        ("GET", "/api/SESSION/photos/99/small.jpg", 422),
+        ("GET", "/api/SESSION/photos/99/result", 422),
         ("GET", "/api/SESSION/photos/x/small.jpg", 404),
         ("GET", "/api/SESSION/elsewhere", 404),
         ("GET", "/api/0123456789abcdef/state", 410),
