@@ -1,8 +1,8 @@
 """What is measured of an object: size, shape, centre line, intensity and texture, each with its unit and its meaning.
 
-Most numbers are those of scikit-image's `regionprops_table`. The largest Feret diameter and the convex hull are equal to
-its own, but come from SciPy's hull of the outline: scikit-image tests every pixel of a hull and compares all points of its
-outline with each other. For one object of 6 million pixels that takes 40 seconds.
+Most numbers are those of scikit-image's `regionprops_table`. The largest Feret diameter and the convex hull are equal
+to its own, but come from SciPy's hull of the outline: scikit-image tests every pixel of a hull and compares all points of
+its outline with each other. For one object of 6 million pixels that takes 40 seconds.
 
 Lengths and areas are in pixels here; `tables` turns them into real units.
 """
@@ -267,8 +267,8 @@ def hull_of(mask: Mask) -> Hull:
     """Return the convex hull of an object (h, w).
 
     The outline of an object runs through the middles of the sides of its outermost pixels. Area and largest width are
-    those of scikit-image's `regionprops`: of the pixels whose middle lies in the hull of the outline. The smallest width,
-    which it does not have, is that of the hull itself, since these pixels may stick out on both sides of it.
+    those of scikit-image's `regionprops`: of the pixels whose middle lies in the hull of the outline. The smallest
+    width, which it does not have, is that of the hull itself: these pixels may stick out on both sides of it.
 
     >>> hull_of(np.ones((30, 40), bool))
     Hull(area=1200, longest=49.4064773081425, shortest=30.0)
