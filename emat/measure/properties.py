@@ -1,8 +1,8 @@
 """What is measured of an object: size, shape, centre line, intensity and texture, each with its unit and its meaning.
 
-Most numbers are those of scikit-image's `regionprops_table`. The largest Feret diameter and the convex hull are equal
-to its own, but come from SciPy's hull of the outline: scikit-image tests every pixel of a hull and compares all points of
-its outline with each other. For one object of 6 million pixels that takes 40 seconds.
+Most numbers are those of scikit-image's `regionprops_table`. The largest Feret diameter and the convex hull equal its
+own, but come from SciPy's hull of the outline: scikit-image tests every pixel of a hull and compares all points of its
+outline with each other. For one object of 6 million pixels that takes 40 seconds.
 
 Lengths and areas are in pixels here; `tables` turns them into real units.
 """
