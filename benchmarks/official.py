@@ -2,7 +2,7 @@
 
     python benchmarks/official.py
 
-The published way is `emat.evaluation.plain`, which gives the same answers (tests/parity). Weights are random: EMAT with
+The published way is `tests/parity/plain_evaluation.py`, which gives the same answers. Weights are random: EMAT with
 DINOv2 ViT-S. Every measurement is a process of its own with one thread. Seconds are processor seconds, since other work
 on the machine comes and goes; memory is the largest that the process ever held. The row of 1000 tasks is computed: the
 seconds that a photo and a pair took, times their number in the tasks of a PASCAL-sized fold.
@@ -27,7 +27,6 @@ from PIL import Image
 from emat.backbone.registry import find_backbone
 from emat.datasets.fold_lists import FoldList
 from emat.evaluation.evaluator import savings
-from emat.evaluation.plain import PlainMethod, Shot, plain_answer, plain_tokens
 from emat.evaluation.run import EvaluatedMethod, Run, evaluate
 from emat.images import write_indexed_png
 from emat.methods.base import Features, LossWeights, TrainingBatch
@@ -37,6 +36,9 @@ from emat.model.plain import FORMS, plain_forward
 from emat.tasks.benchmark import Benchmark, open_benchmark
 from emat.tasks.sampling import TaskRequest, TaskSampler, published_protocol
 from emat.tasks.task import Configuration, Setting
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from tests.parity.plain_evaluation import PlainMethod, Shot, plain_answer, plain_tokens
 
 PHOTOS, CLASSES = 346, 5  # as many as the published list of PASCAL's first fold has
 PHOTO_SIZE = (375, 500)

@@ -43,7 +43,7 @@ WORKS = {
     "video": "from emat.images.videos import _av; _av()",
     "hub": "from emat.inference.hub import _api; _api()",
     "fiftyone": FITTED + "from emat.integrations.fiftyone import model_of; model_of(fitted)",
-    "ray": "from emat.scale.ray_predict import _ray; from emat.scale.bulk_output import BulkOutput\n"
+    "ray": "from emat.scale.ray_predict import _ray; from emat.scale.ray_predict import BulkOutput\n"
     "_ray(); BulkOutput('out').claim('x')",
     "cvat": FITTED + "from emat.integrations.cvat import CvatFunction; print(CvatFunction(fitted).spec.labels)",
     "napari": "import napari, npe2; from importlib import resources\n"

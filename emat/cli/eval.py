@@ -20,7 +20,7 @@ from emat.evaluation.results import OWN_THRESHOLDS, read_results, results, write
 from emat.evaluation.run import EvaluatedMethod, Run, evaluate, load_folds, remove_journals, seconds_spent
 from emat.files import is_number
 from emat.methods.base import PAPER_THRESHOLD, Thresholds
-from emat.methods.head_training import training_of
+from emat.methods.trained_head import training_of
 from emat.outputs import claim_file
 from emat.progress import follow
 from emat.reports.comparison import show_results

@@ -35,9 +35,8 @@ from emat.errors import EmatError
 from emat.files import is_number
 from emat.images import PHOTO_SUFFIXES, Reading
 from emat.images.sources import split_page
-from emat.inference.dataset_examples import MOST_EMPTY, examples_of, wanted_classes
 from emat.inference.decisions import best_size
-from emat.inference.example import Example
+from emat.inference.example import MOST_EMPTY, Example, examples_of, wanted_classes
 from emat.inference.forecast import Forecast
 from emat.inference.segmenter import Segmenter
 from emat.outputs import claim_file

@@ -42,12 +42,10 @@ from emat.images.sources import split_page
 from emat.images.stacks import Stack, open_stack
 from emat.inference.photos import PhotoFile, find_photos, photo_state, read_ahead
 from emat.inference.tiles import SlidePart, SlidePrediction, Tiles, is_slide, predict_slide
-from emat.measure.confidence import left_out_confidence
 from emat.measure.exports import FORMATS as EXPORTS
 from emat.measure.exports import open_geojson, open_rois, write_export
-from emat.measure.geo import ground_of
 from emat.measure.mask_files import MaskFiles, region_mask
-from emat.measure.measuring import Measurements, MeasureOptions, measure
+from emat.measure.measuring import Measurements, MeasureOptions, left_out_confidence, measure
 from emat.measure.properties import DEFAULT_GROUPS, GROUPS, UNRELIABLE, Row, read_groups
 from emat.measure.report_html import Report, SlidePicture, picture_of, place_of, shorten, versions, write_report
 from emat.measure.scene import Area, Filters, Scene, channel_names, check_touching
@@ -55,7 +53,7 @@ from emat.measure.shares import Within, otsu_region
 from emat.measure.slides import SlideMeasurement
 from emat.measure.tables import TABLES, Table, write_tables
 from emat.measure.tracks import Tracks, with_track
-from emat.measure.units import Scale, ScaleObject, given_scale, scale_in_file
+from emat.measure.units import Scale, ScaleObject, given_scale, ground_of, scale_in_file
 from emat.measure.verdicts import Condition
 from emat.methods.base import Thresholds
 from emat.outputs import WriteError, claim_folder

@@ -23,8 +23,7 @@ from emat.evaluation.evaluator import default_limits
 from emat.evaluation.run import load_evaluated
 from emat.evaluation.thresholds import sweep, without_test
 from emat.features import FeatureCache
-from emat.methods.head_training import training_of
-from emat.methods.trained_head import TrainedHead, head_metadata, is_training_free
+from emat.methods.trained_head import TrainedHead, head_metadata, is_training_free, training_of
 from emat.outputs import claim_file
 from emat.progress import follow
 from emat.reports.comparison import sweep_table

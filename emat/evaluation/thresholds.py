@@ -17,8 +17,8 @@ from emat.evaluation.metrics import ScoreCounts, Scores, compute, count_outcome,
 from emat.evaluation.run import Watch
 from emat.features import FeatureCache
 from emat.methods.base import PAPER_THRESHOLD, Decision, Method, Thresholds
-from emat.methods.head_training import Training
 from emat.methods.label_map import likeliest
+from emat.methods.trained_head import Training
 from emat.tasks.benchmark import Benchmark
 from emat.tasks.task import Configuration
 

@@ -4,7 +4,7 @@
 
 1. `scene` joins a photo and its objects, whether predicted or drawn elsewhere, and removes what does not count.
 2. `units` finds the size of a pixel and says where it comes from.
-3. `properties` measures objects; `lines` measures thin ones along their centre line.
+3. `properties` measures objects, thin ones along their centre line.
 4. `shares` relates one class to another; `verdicts` says OK or NOT OK.
 5. `tables`, `exports` and `report_html` write what was found.
 """

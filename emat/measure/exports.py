@@ -23,10 +23,9 @@ from scipy import ndimage
 from emat.errors import EmatError, install_command
 from emat.formats.regions import Region, Ring, trace_regions
 from emat.images.stacks import write_zarr
-from emat.measure.geo import Ground
 from emat.measure.properties import Row
 from emat.measure.scene import Labels, Scene
-from emat.measure.units import METRES, Scale
+from emat.measure.units import METRES, Ground, Scale
 from emat.outputs import whole_file, whole_folder
 from emat.pictures.palette import colour_of
 

@@ -7,6 +7,6 @@ and `panet`, `pfenet`, `hsnet`, `asnet`, which share `resnet_base`. Methods with
 `prototype`, `promi`, `whitened`, `frost` and `insid3`; those that prompt MobileSAM also share `prompted`: `persam`,
 `matcher` and `gf_sam`.
 
-Trained heads: `trained_head` (what a file holds, where it is found, how checkpoints are imported) and `head_training`
-(what a head was trained on).
+`trained_head` says what the file of a trained head holds, where it is found, how checkpoints are imported, and what a
+head was trained on.
 """

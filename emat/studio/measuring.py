@@ -21,8 +21,8 @@ from emat.errors import EmatError
 from emat.formats.results import PixelSize
 from emat.images import Pixels, resize_mask
 from emat.measure import Filters, Measurements, MeasureOptions, Scene, measure
-from emat.measure.confidence import check_known, left_out_confidence
 from emat.measure.exports import FORMATS, write_export
+from emat.measure.measuring import check_known, left_out_confidence
 from emat.measure.properties import GROUPS, UNRELIABLE, Row, Value
 from emat.measure.report_html import Report, histogram, picture_of, place_of, versions, write_report
 from emat.measure.scene import TOUCHING_RULES, Area

@@ -17,8 +17,8 @@ from emat.evaluation.evaluator import Evaluator, plan
 from emat.evaluation.metrics import ScoreCounts
 from emat.features import FeatureCache
 from emat.methods.base import Method
-from emat.methods.head_training import StartingHead, starting_head
 from emat.methods.registry import build_method
+from emat.methods.trained_head import StartingHead, starting_head
 from emat.outputs import writing
 from emat.tasks.benchmark import Watch
 from emat.training.data import RunData, TaskTensors, ValidationTasks, open_run_data

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from emat.backbone.registry import find_backbone
 from emat.files import file_sha256
-from emat.methods.head_training import training_of
-from emat.methods.trained_head import load_head
+from emat.methods.trained_head import load_head, training_of
 from emat.model import build
 from emat.tensor_files import digest, read_metadata, read_tensors
 from tests.cli.command import run

@@ -12,9 +12,9 @@ from emat.evaluation.run import load_evaluated
 from emat.evaluation.thresholds import CANDIDATES, Sweep, middle_of_best, sweep, without_test
 from emat.features import FeatureCache
 from emat.methods.base import PAPER_THRESHOLD, Decision, Method, Thresholds
-from emat.methods.head_training import Training
 from emat.methods.label_map import make_label_map
 from emat.methods.registry import build_method
+from emat.methods.trained_head import Training
 from emat.tasks.benchmark import Benchmark, open_benchmark
 from emat.tasks.sampling import TaskRequest
 from emat.tasks.task import Configuration

@@ -488,8 +488,7 @@ def _zarr(chance: random.Random, folder: Path) -> bytes:
 def _read_stack(path: Path, chance: random.Random) -> None:
     from emat.images import Reading
     from emat.images.stacks import read_stack
-    from emat.measure.geo import ground_of
-    from emat.measure.units import scale_in_file
+    from emat.measure.units import ground_of, scale_in_file
 
     channels = chance.choice(((), ("0",), ("DAPI",), ("1" * 5000,), ("-1",)))
     reading = Reading(channels=channels, project=chance.choice(("none", "max", "mean")), max_pixels=10**6)

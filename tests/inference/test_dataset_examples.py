@@ -9,8 +9,7 @@ from PIL import Image
 
 from emat.datasets.layouts import open_dataset
 from emat.images import write_indexed_png
-from emat.inference.dataset_examples import examples_of, wanted_classes
-from emat.inference.example import Example
+from emat.inference.example import Example, examples_of, wanted_classes
 from tests.raises import raises_code
 
 SIZE = (12, 16)

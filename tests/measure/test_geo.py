@@ -9,8 +9,7 @@ import pytest
 import tifffile
 from PIL import Image
 
-from emat.measure.geo import ground_of
-from emat.measure.units import Scale, scale_in_file
+from emat.measure.units import Scale, ground_of, scale_in_file
 from tests.cli.command import run
 
 UTM_32_NORTH = (1, 1, 0, 3, 1024, 0, 1, 1, 3072, 0, 1, 32632, 3076, 0, 1, 9001)

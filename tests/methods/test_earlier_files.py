@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from emat import Segmenter
 from emat.methods.base import Thresholds
-from emat.methods.head_training import Training, training_of
-from emat.methods.trained_head import load_head
+from emat.methods.trained_head import Training, load_head, training_of
 
 FILES = Path(__file__).parent / "earlier_files"
 ANSWERS = json.loads((FILES / "answers.json").read_text())

@@ -8,9 +8,11 @@ import torch
 from safetensors.torch import load_file
 
 from emat.files import file_sha256
-from emat.methods.head_training import Training, starting_head, training_of
 from emat.methods.trained_head import (
+    Training,
     save_head,
+    starting_head,
+    training_of,
 )
 from emat.model import build
 from emat.tensor_files import write_tensors

@@ -8,7 +8,6 @@ import torch
 from emat import Example, Segmenter
 from emat.methods.base import Features, LossWeights, TaskEvidence, TrainingBatch
 from emat.methods.correlation import CorrelationMethod, NetworkMethod, ShotEvidence
-from emat.methods.head_training import starting_head
 from emat.methods.prior import (
     ABSENCE_SHARE,
     LARGEST_LOGIT,
@@ -22,7 +21,7 @@ from emat.methods.prior import (
 )
 from emat.methods.prototype import Prototype, patch_evidence
 from emat.methods.registry import build_method
-from emat.methods.trained_head import load_head, save_head
+from emat.methods.trained_head import load_head, save_head, starting_head
 from emat.model import Shape
 from tests.raises import raises_code
 

@@ -20,8 +20,15 @@ from emat.backbone.registry import BACKBONES
 from emat.backbone.vit import ViT
 from emat.cli import main
 from emat.methods import trained_head
-from emat.methods.head_training import training_of
-from emat.methods.trained_head import BITSTREAMS, PUBLISHED_ARCHIVES, best_head, head_file, load_head, recorded_sha256
+from emat.methods.trained_head import (
+    BITSTREAMS,
+    PUBLISHED_ARCHIVES,
+    best_head,
+    head_file,
+    load_head,
+    recorded_sha256,
+    training_of,
+)
 from emat.model import build
 from emat.refine.mobilesam import MobileSAM
 from emat.weights import MOBILESAM, say_once

@@ -3,7 +3,7 @@
     python -m tests.parity.end_to_end
 
 writes tests/parity/end_to_end.json again. Tasks are drawn here once more from the published protocol, and answered by
-`emat.evaluation.plain`, so that `emat eval` is compared with it from the photo to the score.
+`tests.parity.plain_evaluation`, so that `emat eval` is compared with it from the photo to the score.
 """
 
 import json
@@ -19,11 +19,11 @@ from PIL import Image
 
 from emat.backbone.registry import find_backbone
 from emat.datasets.fold_lists import FoldList, fold_classes, write_fold_list
-from emat.evaluation.plain import PlainMethod, Shot, plain_answer
 from emat.images import write_indexed_png
 from emat.model import build
 from emat.model.plain import FORMS
 from tests.backbone.test_vit import by_the_rule
+from tests.parity.plain_evaluation import PlainMethod, Shot, plain_answer
 
 GOLDEN = Path(__file__).with_suffix(".json")
 SIDE, BACKBONE, CHANNELS = 112, "dinov2-s", 72

@@ -9,7 +9,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from emat.datasets import open_dataset
-from emat.evaluation.plain import plain_tokens
 from emat.features import FeatureCache
 from emat.methods.base import LossWeights
 from emat.methods.correlation import NetworkMethod
@@ -17,6 +16,7 @@ from emat.model.plain import plain_forward
 from emat.tasks.training_tasks import SourcePhoto, TrainingList, TrainingSource, TrainingTask
 from emat.training.data import TaskTensors
 from tests.parity.end_to_end import SIDE, entries, mask_of, names, photo_of, plain_method, write_data
+from tests.parity.plain_evaluation import plain_tokens
 from tests.parity.test_end_to_end import method as evaluated
 
 RATE, LAMBDA = 1e-3, 0.1

@@ -10,7 +10,7 @@ from emat import Segmenter
 from emat.errors import EmatError
 from emat.images import Pixels
 from emat.inference.prediction import Prediction
-from emat.scale.batcher import Batcher, Busy
+from emat.scale.serve import Batcher, Busy
 from tests.scale.conftest import photo_of
 
 

@@ -12,8 +12,16 @@ from PIL import Image
 from emat.cli import main
 from emat.inference.prediction import Thresholds
 from emat.inference.segmenter import Segmenter
-from emat.scale.bulk_output import BulkOutput, Photo, Storage, find_bulk_photos
-from emat.scale.ray_predict import BulkOptions, _Job, _refuse_same_results, _Worker
+from emat.scale.ray_predict import (
+    BulkOptions,
+    BulkOutput,
+    Photo,
+    Storage,
+    _Job,
+    _refuse_same_results,
+    _Worker,
+    find_bulk_photos,
+)
 from tests.cli.command import run
 from tests.raises import raises_code
 from tests.scale.conftest import photo_of

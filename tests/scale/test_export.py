@@ -20,7 +20,7 @@ from emat.methods.base import Thresholds
 from emat.methods.registry import build_method
 from emat.model import Shape
 from emat.pixel_learner.learner import PixelLearner
-from emat.scale.graph import HeadGraph, SegmenterGraph
+from emat.scale.export import HeadGraph, SegmenterGraph
 from tests.cli.command import run
 from tests.raises import raises_code
 from tests.scale.conftest import photo_of

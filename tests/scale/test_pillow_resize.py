@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from emat.images import resize_photo
-from emat.scale.pillow_resize import PillowResize
+from emat.scale.export import PillowResize
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,7 @@ from pathlib import Path
 
 from emat.errors import EmatError
 from emat.evaluation.run import EvaluatedMethod, load_folds
-from emat.methods.head_training import training_of
-from emat.methods.trained_head import find_head, head_file, is_training_free
+from emat.methods.trained_head import find_head, head_file, is_training_free, training_of
 from emat.model.network import Network
 from emat.tasks.sampling import TaskRequest
 from emat.tasks.task import Setting
