@@ -43,8 +43,8 @@ def available_devices() -> list[Device]:
     devices = []
     if torch.cuda.is_available():
         for index in range(torch.cuda.device_count()):
-            found = torch.cuda.get_device_properties(index)
-            devices.append(Device(f"cuda:{index}", f"{found.name}, {found.total_memory / 2**30:.0f} GB"))
+            properties = torch.cuda.get_device_properties(index)
+            devices.append(Device(f"cuda:{index}", f"{properties.name}, {properties.total_memory / 2**30:.0f} GB"))
     if torch.backends.mps.is_available():
         devices.append(Device("mps", "Apple GPU"))
     return [*devices, Device("cpu", f"{os.cpu_count()} cores")]
@@ -118,8 +118,8 @@ def without_autocast(device: torch.device) -> AbstractContextManager[object]:
 
 def main_memory() -> Memory:
     """Return the total and the available main memory."""
-    found = psutil.virtual_memory()
-    return Memory(found.total, found.available)
+    memory = psutil.virtual_memory()
+    return Memory(memory.total, memory.available)
 
 
 def free_memory(device: torch.device) -> int:

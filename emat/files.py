@@ -194,8 +194,10 @@ def walk(root: Path, deepest: int | None = None) -> Iterator[tuple[Path, list[st
     while pending:
         folder, above = pending.pop()
         try:
-            with os.scandir(folder) as found:
-                visible = sorted((each for each in found if not each.name.startswith(".")), key=lambda each: each.name)
+            with os.scandir(folder) as entries:
+                visible = sorted(
+                    (each for each in entries if not each.name.startswith(".")), key=lambda each: each.name
+                )
         except OSError:
             continue
         yield folder, [each.name for each in visible if _is_there(each.is_file)]
@@ -235,10 +237,10 @@ def folder_sha256(folder: Path) -> str:
 def content_state(path: Path) -> str:
     """Return the size, the time and the SHA-256 of a file, which change when the file is replaced."""
     try:
-        found = path.stat()
+        status = path.stat()
     except (OSError, ValueError) as error:
         raise unreadable(path, error) from None
-    return f"{found.st_size} {found.st_mtime_ns} {file_sha256(path)}"
+    return f"{status.st_size} {status.st_mtime_ns} {file_sha256(path)}"
 
 
 def files_state(paths: Iterable[Path], start: str = "") -> str:
@@ -246,10 +248,10 @@ def files_state(paths: Iterable[Path], start: str = "") -> str:
     state = hashlib.sha256(start.encode())
     for path in paths:
         try:
-            found = path.stat()
+            status = path.stat()
         except OSError as error:
             raise unreadable(path, error) from None
-        state.update(f"{path.name}|{found.st_size}|{found.st_mtime_ns}\n".encode())
+        state.update(f"{path.name}|{status.st_size}|{status.st_mtime_ns}\n".encode())
     return state.hexdigest()
 
 

@@ -266,14 +266,14 @@ class _Guard:
     @cached_property
     def _written(self) -> "defaultdict[str, set[str]]":
         """The SHA-256 of everything that was written to each file of the folder."""
-        found: defaultdict[str, set[str]] = defaultdict(set)
+        written: defaultdict[str, set[str]] = defaultdict(set)
         for line in self._record().decode(errors="replace").splitlines():
             try:
                 name, mark = json.loads(line)
-                found[str(name)].add(str(mark))
+                written[str(name)].add(str(mark))
             except (ValueError, TypeError):  # the last line of a process that was killed
                 continue
-        return found
+        return written
 
     def _record(self) -> bytes:
         """The content of the record; none if there is no such file."""
@@ -297,7 +297,7 @@ def _mark(path: Path) -> str:
 
 def _id(path: Path) -> FileId | None:
     try:
-        found = path.stat()
+        status = path.stat()
     except (OSError, ValueError):
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino

@@ -27,24 +27,24 @@ def load_plugin(group: str, name: str) -> object:
     Raises:
         EmatError: If no package has the name, several have it, or the package cannot be imported.
     """
-    found = list(entry_points(group=group, name=name))
-    if not found:
+    offered = list(entry_points(group=group, name=name))
+    if not offered:
         raise EmatError(
             "unknown-plugin",
             f"no installed package adds {name!r} to {group}; check the spelling or install the package",
         )
-    if len(found) > 1:
-        packages = ", ".join(sorted(map(package_of, found)))
+    if len(offered) > 1:
+        packages = ", ".join(sorted(map(package_of, offered)))
         raise EmatError(
             "broken-plugin", f"several packages add {name!r} to {group}: {packages}; uninstall all of them but one"
         )
     try:
-        return found[0].load()
+        return offered[0].load()
     except Exception as error:  # whatever the import of a foreign package may raise
         reason = str(error).split("\n")[0]
         raise EmatError(
             "broken-plugin",
-            f"the package {package_of(found[0])} adds {name!r} to {group}, but {found[0].value} cannot be imported "
+            f"the package {package_of(offered[0])} adds {name!r} to {group}, but {offered[0].value} cannot be imported "
             f"({type(error).__name__}: {reason}); update or uninstall the package",
         ) from error
 

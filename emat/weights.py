@@ -148,8 +148,8 @@ def find_weights(spec: WeightsSpec) -> LocalWeights | None:
     if spec.sha256 is not None:
         return LocalWeights(spec.path, "cache", spec.sha256, next(iter(spec.sources), spec.path.name), True)
     metadata = read_metadata(spec.path)
-    known = metadata.get("source_sha256") in spec.pins
-    return LocalWeights(spec.path, "cache", metadata.get("digest", ""), metadata.get("source", "unknown"), known)
+    is_pinned = metadata.get("source_sha256") in spec.pins
+    return LocalWeights(spec.path, "cache", metadata.get("digest", ""), metadata.get("source", "unknown"), is_pinned)
 
 
 def load_weights(spec: WeightsSpec, given: str | Path | None = None) -> Mapping[str, Tensor]:
@@ -200,20 +200,20 @@ class WeightsState:
 def weights_state(spec: WeightsSpec, largest_checked: int | None = None) -> WeightsState:
     """Check weights; the content of files over `largest_checked` bytes is not checked."""
     try:
-        found = find_weights(spec)
+        weights = find_weights(spec)
     except EmatError as error:
         return WeightsState(spec.name, "damaged", problem=str(error))
-    if found is None:
+    if weights is None:
         return WeightsState(spec.name, "absent")
     state, problem = "verified", None
-    if largest_checked is not None and found.path.stat().st_size > largest_checked:
+    if largest_checked is not None and weights.path.stat().st_size > largest_checked:
         state = "unchecked"
     else:
         try:
-            verified(spec, found)
+            verified(spec, weights)
         except EmatError as error:
             state, problem = "damaged", str(error)
-    return WeightsState(spec.name, state, **vars(found), problem=problem)
+    return WeightsState(spec.name, state, **vars(weights), problem=problem)
 
 
 # Keeping weights

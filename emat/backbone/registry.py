@@ -275,14 +275,14 @@ def _find_one(name: str) -> BackboneSpec:
             f"there is no backbone {name!r}; there are {', '.join(backbone_names())}, and stacks such as "
             "efficientnet-lite2+dinov2-s",
         )
-    found = load_plugin(BACKBONE_GROUP, name)
-    if not isinstance(found, BackboneSpec):
-        raise plugin_problem(BACKBONE_GROUP, name, "an emat.backbone.BackboneSpec", found)
-    if found.name != name:
+    spec = load_plugin(BACKBONE_GROUP, name)
+    if not isinstance(spec, BackboneSpec):
+        raise plugin_problem(BACKBONE_GROUP, name, "an emat.backbone.BackboneSpec", spec)
+    if spec.name != name:
         raise EmatError(
-            "broken-plugin", f"the package that adds the backbone {name!r} calls it {found.name!r}; update the package"
+            "broken-plugin", f"the package that adds the backbone {name!r} calls it {spec.name!r}; update the package"
         )
-    return found
+    return spec
 
 
 def _stacked(parts: tuple[BackboneSpec, ...]) -> BackboneSpec:

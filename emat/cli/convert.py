@@ -91,7 +91,7 @@ def command(
 
 def _open(sources: Sequence[Path], kind: str | None, out: Path) -> dict[str, Dataset]:
     """Open the data sets. The keys are put before the names of their photos; with one data set, the key is empty."""
-    found: dict[str, Dataset] = {}
+    datasets: dict[str, Dataset] = {}
     for number, source in enumerate(sources, start=1):
         dataset = open_dataset(source, kind)
         if source.resolve() == out.resolve():
@@ -101,11 +101,11 @@ def _open(sources: Sequence[Path], kind: str | None, out: Path) -> dict[str, Dat
                 "output-is-input",
                 f"{out} is inside of the data set {source}; give a folder outside of it for the result",
             )
-        if any(source.resolve() == other.root.resolve() for other in found.values()):
+        if any(source.resolve() == other.root.resolve() for other in datasets.values()):
             raise EmatError("given-twice", f"{source} is given twice; give every data set once")
         prefix = f"{source.resolve().stem}/" if len(sources) > 1 else ""
-        found[prefix if prefix not in found else f"{prefix[:-1]}-{number}/"] = dataset
-    return found
+        datasets[prefix if prefix not in datasets else f"{prefix[:-1]}-{number}/"] = dataset
+    return datasets
 
 
 @dataclass(frozen=True)

@@ -89,22 +89,22 @@ def lists(
     if out is not None:
         claim_folder(out, reads=[each for each in (folder, data) if each is not None], overwrite=overwrite)
     if folder is not None:
-        found = fold_lists_in(folder, dataset)
+        read = fold_lists_in(folder, dataset)
         names = {}
     else:
         assert data is not None
         opened = open_dataset(data, dataset)
         names = {opened.name: opened.classes}
-        found = lists_from_masks(opened, folds, min_area, lambda n: follow(n, len(opened.names), "masks read"))
-    for fold_list in found if out is not None else ():
+        read = lists_from_masks(opened, folds, min_area, lambda n: follow(n, len(opened.names), "masks read"))
+    for fold_list in read if out is not None else ():
         assert out is not None
         write_fold_list(fold_list, out / list_path(fold_list))
     if as_json:
-        typer.echo(json.dumps([_list_as_json(fold_list) for fold_list in found], indent=2))
+        typer.echo(json.dumps([_list_as_json(fold_list) for fold_list in read], indent=2))
         return
-    _show_lists(found, {**CLASS_NAMES, **names})
+    _show_lists(read, {**CLASS_NAMES, **names})
     if out is not None:
-        typer.echo(f"{len(found)} lists written to {out}")
+        typer.echo(f"{len(read)} lists written to {out}")
 
 
 def _show_report(outcome: Report, root: Path) -> None:

@@ -358,5 +358,7 @@ def _setting(text: str) -> Setting:
     try:
         return Setting(text.strip())
     except ValueError:
-        known = ", ".join(each.value for each in Setting)
-        raise EmatError("unknown-choice", f"there is no setting {text!r}; the settings are {known}, or all") from None
+        settings = ", ".join(each.value for each in Setting)
+        raise EmatError(
+            "unknown-choice", f"there is no setting {text!r}; the settings are {settings}, or all"
+        ) from None

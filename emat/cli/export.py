@@ -60,7 +60,7 @@ def command(
 
 def _size(text: str) -> tuple[int, int]:
     """Height and width from text such as 640x480."""
-    found = re.fullmatch(r"(\d{1,6})x(\d{1,6})", text)
-    if found is None or not int(found[1]) or not int(found[2]):
+    match = re.fullmatch(r"(\d{1,6})x(\d{1,6})", text)
+    if match is None or not int(match[1]) or not int(match[2]):
         raise EmatError("unclear-option", f"--photo-size is {text!r}; give width and height in pixels, such as 640x480")
-    return int(found[2]), int(found[1])
+    return int(match[2]), int(match[1])

@@ -542,19 +542,21 @@ class _Run:
             )
         for region in self.regions:
             scene = scene.with_class(region.name, region.find(written, scene.photo), region.source)
-        found = measure(scene, self.options, None if self.options.scale_object else scale_in_file(photo.path))
+        measurements = measure(scene, self.options, None if self.options.scale_object else scale_in_file(photo.path))
         if tracks is not None:
-            linked = tracks.link(found.scene.objects)
-            found = replace(found, objects=[with_track(row, linked[int(row["id"] or 0)]) for row in found.objects])
-        self._export(written, found, photo.path)
+            linked = tracks.link(measurements.scene.objects)
+            measurements = replace(
+                measurements, objects=[with_track(row, linked[int(row["id"] or 0)]) for row in measurements.objects]
+            )
+        self._export(written, measurements, photo.path)
         has_hash = photo.path.is_file() and not scene.position.get("t")  # of a video once, not with every frame
         rows = {
-            "objects": [[json.dumps(row)] for row in found.objects],
-            "photos": [[json.dumps(row)] for row in found.photos],
-            "picture": [[place_of(found.photos[0]), picture_of(found.scene)]],
+            "objects": [[json.dumps(row)] for row in measurements.objects],
+            "photos": [[json.dumps(row)] for row in measurements.photos],
+            "picture": [[place_of(measurements.photos[0]), picture_of(measurements.scene)]],
             "hash": [[scene.name, file_sha256(photo.path)]] if has_hash else [],
         }
-        kept = found.scene
+        kept = measurements.scene
         writer.write(written, kept.label_map, kept.photo, photo.path, kept.object_image, rows)
 
     def done(self, writer: ResultWriter) -> set[str]:

@@ -268,8 +268,8 @@ def _predict(
                 ]
             }
             if objects is not None:
-                found = {each: prediction.instances(each).rows for each in prediction.classes}
-                rows[objects.key] = objects.rows(name, found)
+                instances_of = {each: prediction.instances(each).rows for each in prediction.classes}
+                rows[objects.key] = objects.rows(name, instances_of)
             numbered = prediction.object_image if instances else None
             writer.write(name, prediction.label_map, prediction.photo, photo.path, numbered, rows, read.state)
         except WriteError:
@@ -300,13 +300,13 @@ def _predict_video(
             masks = [prediction.mask(each) for each in prediction.classes]
             rows = {scores.key: [scores.row(written, prediction.scores, masks)]}
             if objects is not None:
-                found, first = {}, 0
+                rows_of, first = {}, 0
                 apart = {each: prediction.instances(each) for each in prediction.classes}
                 linked = tracks.link(numbered({each: one.label_image for each, one in apart.items()}))
                 for each, one in apart.items():
-                    found[each] = [replace(row, id=linked[first + row.id]) for row in one.rows]
+                    rows_of[each] = [replace(row, id=linked[first + row.id]) for row in one.rows]
                     first += len(one.rows)
-                rows[objects.key] = objects.rows(name, found, frame)
+                rows[objects.key] = objects.rows(name, rows_of, frame)
             writer.write(
                 written,
                 prediction.label_map,
@@ -340,11 +340,11 @@ def _predict_slide(
 
         def watch(part: SlidePart) -> None:
             for each, joiner in joiners.items():
-                found = [row for region in joiner.add(part) for row in slide_objects(region, each)]
-                found = [replace(row, id=number) for number, row in enumerate(found, start=counts[each] + 1)]
-                counts[each] += len(found)
-                if found and objects is not None:
-                    writer.write_rows(name, {objects.key: objects.rows(name, {each: found})})
+                complete = [row for region in joiner.add(part) for row in slide_objects(region, each)]
+                complete = [replace(row, id=number) for number, row in enumerate(complete, start=counts[each] + 1)]
+                counts[each] += len(complete)
+                if complete and objects is not None:
+                    writer.write_rows(name, {objects.key: objects.rows(name, {each: complete})})
 
         def row() -> dict[str, list[list[str]]]:
             shares = [answer.share(each) for each in answer.classes]

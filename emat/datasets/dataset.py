@@ -253,7 +253,7 @@ class _EntriesFromMasks(Sequence[PhotoEntry]):
 
     def _entry(self, name: str) -> PhotoEntry:
         if name not in self._read:
-            known = len(self._dataset.classes)
-            present = tuple(c for c in class_fractions(self._dataset.stored_mask(name)) if c <= known)
+            count = len(self._dataset.classes)
+            present = tuple(c for c in class_fractions(self._dataset.stored_mask(name)) if c <= count)
             self._read[name] = PhotoEntry(name, present)
         return self._read[name]

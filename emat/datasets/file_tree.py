@@ -60,12 +60,12 @@ class FileTree:
             The paths of the files, by their paths relative to `folder` without suffix.
         """
         inside = [f for f in self.folders if f == folder or (nested and (folder == "" or f.startswith(f"{folder}/")))]
-        found: dict[str, str] = {}
+        paths: dict[str, str] = {}
         for suffix in reversed(suffixes):
             for path in (PurePosixPath(f, name) for f in inside for name in self.folders[f]):
                 if path.suffix.lower() == suffix:
-                    found[str(path.with_suffix("").relative_to(folder))] = str(path)
-        return dict(sorted(found.items()))
+                    paths[str(path.with_suffix("").relative_to(folder))] = str(path)
+        return dict(sorted(paths.items()))
 
     def source(self, path: str) -> Path | bytes:
         """Return what `emat.images` can read: the path of a file in a folder, or the content of a file in a zip."""
@@ -105,12 +105,12 @@ class FileTree:
         return {folder.relative_to(self.root).as_posix().removeprefix("."): names for folder, names in found.items()}
 
     def _zip_members(self) -> dict[str, list[str]]:
-        found: dict[str, list[str]] = defaultdict(list)
+        names: dict[str, list[str]] = defaultdict(list)
         for member in self._zip().namelist():
             path = PurePosixPath(member)
             if not member.endswith("/") and not any(part.startswith((".", "__MACOSX")) for part in path.parts):
-                found["" if str(path.parent) == "." else str(path.parent)].append(path.name)
-        return found
+                names["" if str(path.parent) == "." else str(path.parent)].append(path.name)
+        return names
 
     def _zip(self) -> zipfile.ZipFile:
         # Each process opens the zip itself, because a forked process shares the file position with its parent.

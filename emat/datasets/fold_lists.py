@@ -534,20 +534,20 @@ def fold_lists_in(folder: Path, dataset: str | None = None) -> list[FoldList]:
     """
     if not folder.is_dir():
         raise EmatError("not-a-folder", f"{folder} is not a folder; give the one that has the fold lists")
-    found = []
+    lists = []
     for path in find_fold_lists(folder.resolve()):
         named = next((part for part in reversed(path.parts) if part in PUBLISHED_DATASETS), None)
         if path.suffix != LIST_SUFFIX and dataset and named and named != dataset:
             continue
         fold_list = read_fold_list(path, named or dataset)
         if dataset is None or fold_list.dataset == dataset:
-            found.append(fold_list)
-    if not found:
+            lists.append(fold_list)
+    if not lists:
         what = f"of {dataset} " if dataset else ""
         raise EmatError(
             "no-such-list", f"{folder} has no fold lists {what}such as pascal/val/fold0.txt; check the folder"
         )
-    return sorted(found, key=_order)
+    return sorted(lists, key=_order)
 
 
 def list_path(fold_list: FoldList) -> Path:

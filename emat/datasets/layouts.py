@@ -75,11 +75,11 @@ def open_dataset(root: Path | str, kind: str | None = None, masks: Path | str | 
     for layout in LAYOUTS.values():
         if layout.fits(root):
             return layout.open(root)
-    known = "; ".join(f"{kind}: {layout.looks_like}" for kind, layout in LAYOUTS.items())
+    layouts = "; ".join(f"{kind}: {layout.looks_like}" for kind, layout in LAYOUTS.items())
     raise EmatError(
         "unknown-layout",
         f"{root} has none of the known layouts; the simplest is a folder for each class, with a mask of the same name "
-        f"beside each photo, such as {root / 'cat' / 'a.jpg'} and {root / 'cat' / 'a.png'}. All layouts: {known}",
+        f"beside each photo, such as {root / 'cat' / 'a.jpg'} and {root / 'cat' / 'a.png'}. All layouts: {layouts}",
     )
 
 

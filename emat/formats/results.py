@@ -370,13 +370,13 @@ class PixelSize:
     @classmethod
     def read(cls, text: str) -> PixelSize:
         """Read a number and a unit; EmatError if it is neither."""
-        found = SIZE.fullmatch(text.strip())
-        if found is None or not SMALLEST_SIDE <= float(found[1]) <= LARGEST_SIDE:
+        match = SIZE.fullmatch(text.strip())
+        if match is None or not SMALLEST_SIDE <= float(match[1]) <= LARGEST_SIDE:
             raise EmatError(
                 "unclear-option",
                 f"--pixel-size is {text!r}; give a number and a unit of nm, um, mm, cm, m or km, as in 0.32um",
             )
-        return cls(float(found[1]), found[2].replace("µ", "u").replace("μ", "u"))
+        return cls(float(match[1]), match[2].replace("µ", "u").replace("μ", "u"))
 
     @property
     def column(self) -> str:
@@ -406,12 +406,12 @@ class ObjectTable:
             objects: The objects of each class, by the class's name.
             frame: The number of the frame, if the photo is one of a video.
         """
-        found = []
+        rows = []
         for name, measured in objects.items():
             for row in measured:
                 numbers = [str(number) for number in (row.id, row.area, *row.box)]
                 centre = [f"{coordinate:.2f}" for coordinate in row.centroid]
                 real = [f"{row.area * self._pixel_size.side**2:.6g}"] if self._pixel_size else []
                 last = [] if not self._frames else ["" if frame is None else str(frame)]
-                found.append([photo, name, *numbers, *centre, f"{row.score:.4f}", *real, *last])
-        return found
+                rows.append([photo, name, *numbers, *centre, f"{row.score:.4f}", *real, *last])
+        return rows

@@ -136,17 +136,17 @@ def _names_in(document: Any) -> list[str]:
     """Return the values of `names`: a sequence, or a mapping from the class number to the name."""
     if not isinstance(document, yaml.MappingNode):
         return []
-    found = [value for key, value in document.value if key.value == "names"]
-    if len(found) > 1:
+    values = [value for key, value in document.value if key.value == "names"]
+    if len(values) > 1:
         raise EmatError("given-twice", "names is there twice; remove one of them")
-    if not found:
+    if not values:
         return []
-    if isinstance(found[0], yaml.SequenceNode):
-        return [_text(item) for item in found[0].value]
-    if not isinstance(found[0], yaml.MappingNode):
+    if isinstance(values[0], yaml.SequenceNode):
+        return [_text(item) for item in values[0].value]
+    if not isinstance(values[0], yaml.MappingNode):
         raise EmatError("bad-annotation", "names must be a list of names or a mapping from numbers to names")
     numbered: dict[int, str] = {}
-    for key, value in found[0].value:
+    for key, value in values[0].value:
         number = _text(key)
         if not is_number(number):
             raise EmatError("class-numbers", f"names has the key {number!r}, which is not a class number")

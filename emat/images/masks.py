@@ -161,13 +161,13 @@ def mask_from_array(array: NDArray[np.generic], name: str = "the mask array") ->
 
 def _indices_of_colours(colours: Pixels, name: str) -> Pixels:
     key = colours.astype(np.uint32) @ np.array([65536, 256, 1], np.uint32)  # (H, W), a number for each colour
-    known = {int(VOC_PALETTE[i].astype(np.uint32) @ np.array([65536, 256, 1], np.uint32)): i for i in VOC_INDICES}
+    index_of = {int(VOC_PALETTE[i].astype(np.uint32) @ np.array([65536, 256, 1], np.uint32)): i for i in VOC_INDICES}
     found, where = np.unique(key, return_inverse=True)
-    if all(int(colour) in known for colour in found):
-        return np.array([known[int(colour)] for colour in found], np.uint8)[where.reshape(key.shape)]
+    if all(int(colour) in index_of for colour in found):
+        return np.array([index_of[int(colour)] for colour in found], np.uint8)[where.reshape(key.shape)]
     if is_grey(colours):
         return colours[..., 0].copy()
-    stranger = next(int(colour) for colour in found if int(colour) not in known)
+    stranger = next(int(colour) for colour in found if int(colour) not in index_of)
     raise EmatError(
         "mask-colours",
         f"{name} is an RGB image with the colour #{stranger:06x}, which PASCAL VOC's palette does not have; "

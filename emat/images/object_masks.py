@@ -74,14 +74,14 @@ class Choice:
             )
         if text.startswith("#"):
             return cls(colour=(int(text[1:3], 16), int(text[3:5], 16), int(text[5:7], 16)))
-        found: list[int] = []
+        numbers: list[int] = []
         for part in text.split(","):
             first, _, last = part.partition("-")
             low, high = int(first), int(last or first)
             if not 0 <= low <= high <= 65535:
                 raise EmatError("bad-number", f"{part!r} does not choose values of a mask, which are 0 to 65535")
-            found += range(low, high + 1)
-        return cls(tuple(found))
+            numbers += range(low, high + 1)
+        return cls(tuple(numbers))
 
 
 def split_choice(path: Path | str) -> tuple[Path, Choice | None]:
@@ -149,8 +149,8 @@ def read_object_mask(source: Source, *, name: str | None = None, max_pixels: int
 
 def read_one_class_mask(source: Path | bytes, *, name: str | None = None) -> Pixels:
     """Read a mask of a data set that has a single class: 1 is the class, 255 void."""
-    found = read_object(source, name=name, formats=MASK_FORMATS)
-    return np.where(found.void, VOID, found.inside).astype(np.uint8)
+    read = read_object(source, name=name, formats=MASK_FORMATS)
+    return np.where(read.void, VOID, read.inside).astype(np.uint8)
 
 
 def _from_numbers(
@@ -161,26 +161,26 @@ def _from_numbers(
         return _certain(values.astype(bool))
     if values.min() < 0:
         raise EmatError("mask-values", f"{name} holds the value {values.min()}; values of a mask are 0 or more")
-    found, times = np.unique(values, return_counts=True)
+    numbers, times = np.unique(values, return_counts=True)
     if choice is not None:
-        return _chosen(values, found, choice, name)
-    low, high = int(found[0]), int(found[-1])
+        return _chosen(values, numbers, choice, name)
+    low, high = int(numbers[0]), int(numbers[-1])
     if lossy:
         return _certain(_cut_lossy(values, name))
-    if len(found) == 1:
+    if len(numbers) == 1:
         return _certain(values > 0)
     white = VOID if high <= VOID else DEEPEST
-    if len(found) == 2:
+    if len(numbers) == 2:
         if low > 0 and (low < SMALL or high < white / 2 or low >= white / 2):
-            raise _unclear(found, name, "and no background of 0")
+            raise _unclear(numbers, name, "and no background of 0")
         return _certain(values == high)
-    others = found[(found > 0) & (found != white)]
-    if not _is_flat(values) or _is_smooth(values, found, others, white):
-        if not _is_black_and_white(found, times, white):
-            raise _unclear(found, name, "as a photo or a picture in greys has")
+    others = numbers[(numbers > 0) & (numbers != white)]
+    if not _is_flat(values) or _is_smooth(values, numbers, others, white):
+        if not _is_black_and_white(numbers, times, white):
+            raise _unclear(numbers, name, "as a photo or a picture in greys has")
         return _certain(values >= (white + 1) // 2)
     if high == white and (white == DEEPEST or not _are_numbered(others)):
-        raise _unclear(found, name, f"of which {white} may be void or the object")
+        raise _unclear(numbers, name, f"of which {white} may be void or the object")
     void = values == VOID if high == VOID else np.zeros(values.shape, bool)
     return ObjectMask((values > 0) & ~void, void)
 
@@ -190,10 +190,10 @@ def _is_flat(values: NDArray[Any]) -> bool:
 
     The largest region is not asked, because the ground of a photo or the inside of a painted object may be even.
     """
-    found, times = np.unique(values[values > 0], return_counts=True)
-    if len(found) <= FEW:
+    numbers, times = np.unique(values[values > 0], return_counts=True)
+    if len(numbers) <= FEW:
         return True
-    return _flat_share(values, (values > 0) & (values != found[times.argmax()])) >= LEAST_FLAT
+    return _flat_share(values, (values > 0) & (values != numbers[times.argmax()])) >= LEAST_FLAT
 
 
 def _flat_share(values: NDArray[Any], among: Mask, apart: int = 0) -> float:
@@ -235,13 +235,13 @@ def _cut_lossy(values: NDArray[Any], name: str) -> Mask:
     peak = int(values.max())
     dark, bright = values < LOSSY_DARK * peak, values >= LOSSY_BRIGHT * peak
     greys = ~dark & ~bright
-    found = np.unique(values)
+    levels = np.unique(values)
     if peak < DIMMEST:
-        raise _unclear(found, name, "and its format changes values")
+        raise _unclear(levels, name, "and its format changes values")
     if greys.sum() > min(dark.sum(), bright.sum()) and not bright.all():
-        raise _unclear(found, name, "as a photo or a picture in greys has")
+        raise _unclear(levels, name, "as a photo or a picture in greys has")
     if _flat_share(values, greys, ALIKE) >= SMOOTH:
-        raise _unclear(found, name, "on more than two levels")
+        raise _unclear(levels, name, "on more than two levels")
     return np.asarray(values >= peak / 2)
 
 
@@ -262,9 +262,9 @@ def _chosen(values: NDArray[Any], found: NDArray[Any], choice: Choice, name: str
 def _from_palette(image: Image.Image, name: str, choice: Choice | None) -> ObjectMask:
     """Apply the rule to the indices of a palette, or to its colours if index 0 is not black."""
     indices, colours = np.asarray(image), np.asarray(image.convert("RGB"))
-    found = np.unique(indices)
+    numbers = np.unique(indices)
     ground = colours[indices == 0]
-    are_greys = is_grey(colours) and (len(found) == 2 or len(found) > FEW or ground.any())
+    are_greys = is_grey(colours) and (len(numbers) == 2 or len(numbers) > FEW or ground.any())
     if are_greys and choice is None:
         return _from_numbers(colours[..., 0], name, None)
     if choice is not None and choice.colour is not None:
@@ -272,11 +272,11 @@ def _from_palette(image: Image.Image, name: str, choice: Choice | None) -> Objec
     if choice is None and ground.any():  # the background is where black is, not where 0 is
         return _from_colours(colours, name, None, lossy=False)
     if choice is not None:
-        return _chosen(indices, found, choice, name)
+        return _chosen(indices, numbers, choice, name)
     if not _is_flat(indices):
-        raise _unclear(found, name, "as a photo has")
+        raise _unclear(numbers, name, "as a photo has")
     cream = VOC_PALETTE[VOID]
-    alone = set(found.tolist()) <= {0, VOID}
+    alone = set(numbers.tolist()) <= {0, VOID}
     is_void = not alone or bool((colours[indices == VOID] == cream).all())
     void = (indices == VOID) & is_void
     return ObjectMask((indices > 0) & ~void, void)

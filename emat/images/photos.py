@@ -125,10 +125,10 @@ class Stretch:
         """
         if self.kind == "range":
             return self.low, self.high
-        known = values[np.isfinite(values)] if values.dtype.kind == "f" else values.ravel()
-        if not known.size:
+        finite = values[np.isfinite(values)] if values.dtype.kind == "f" else values.ravel()
+        if not finite.size:
             return 0.0, 1.0
-        lowest, highest = float(known.min()), float(known.max())
+        lowest, highest = float(finite.min()), float(finite.max())
         if values.dtype.kind == "f" and lowest >= 0 and highest <= 1 and self.kind != "min-max":
             return 0.0, 1.0  # fractions of white
         if self.kind == "none":
@@ -141,8 +141,8 @@ class Stretch:
             return 0.0, float(DEEPEST)
         if self.kind == "min-max":
             return lowest, highest
-        step = max(1, known.size // SAMPLE)
-        low, high = (float(value) for value in np.percentile(known[::step], PERCENTILES))
+        step = max(1, finite.size // SAMPLE)
+        low, high = (float(value) for value in np.percentile(finite[::step], PERCENTILES))
         # With a few bright stars on a black sky, both percentiles are equal although the values are not.
         return (low, high) if high > low else (lowest, highest)
 

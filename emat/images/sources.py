@@ -59,10 +59,10 @@ def split_page(path: Path | str) -> tuple[Path, int | None]:
     >>> split_page("stack.tif[3]")[1], split_page("stack.tif")[1]
     (3, None)
     """
-    found = PAGE.fullmatch(str(path))
-    if found is None or os.path.lexists(path):
+    match = PAGE.fullmatch(str(path))
+    if match is None or os.path.lexists(path):
         return Path(path), None
-    return Path(found[1]), int(found[2])
+    return Path(match[1]), int(match[2])
 
 
 def open_image(source: Path | str | bytes, formats: tuple[str, ...], max_pixels: int, name: str) -> Image.Image:
@@ -250,21 +250,21 @@ def _turn_to_page(image: Image.Image, page: int | None, name: str) -> None:
 def _whole_pages(image: Image.Image, stop_at: int = MOST_PAGES) -> list[int]:
     """Return the numbers of the pages of a TIFF, without previews, opacities and the levels of a pyramid."""
     first = image.size
-    found = [1]
+    numbers = [1]
     with _any_size():
         try:
             for index in range(1, MOST_PAGES):
                 image.seek(index)
                 kind = int(getattr(image, "tag_v2", {}).get(SUBFILE_TAG, 0))
                 if not kind & (REDUCED | TRANSPARENCY) and not _is_smaller_copy(image.size, first):
-                    found.append(index + 1)
-                if len(found) >= stop_at:
+                    numbers.append(index + 1)
+                if len(numbers) >= stop_at:
                     break
         except Exception:  # the end of the file, or damage behind the first page
             pass
         finally:
             image.seek(0)
-    return found
+    return numbers
 
 
 def _is_smaller_copy(size: tuple[int, int], first: tuple[int, int]) -> bool:

@@ -123,19 +123,19 @@ class Stack:
             EmatError: There is no such channel.
         """
         names = [name.casefold() for name in self.channels]
-        found = []
+        indices = []
         for one in asked:
             if one.casefold() in names:
-                found.append(names.index(one.casefold()))
+                indices.append(names.index(one.casefold()))
             elif is_number(one) and int(one) < len(names):
-                found.append(int(one))
+                indices.append(int(one))
             else:
                 raise EmatError(
                     "no-such-channel",
                     f"{self.path} has no channel {one!r}; its channels are {', '.join(self.channels)}, or 0 to "
                     f"{len(names) - 1}",
                 )
-        return found or list(range(len(names)))
+        return indices or list(range(len(names)))
 
 
 def read_stack(path: Path, reading: Reading) -> Pixels:

@@ -51,12 +51,12 @@ class Video:
         if index < self._next - 1:
             self._frames, self._next = self._decoded(), 0
         while self._next <= index:
-            found = next(self._frames, None)
-            if found is None or found.shape[:2] != self.size:
+            frame = next(self._frames, None)
+            if frame is None or frame.shape[:2] != self.size:
                 raise EmatError(
                     "damaged-file", f"{self.path} ends or changes its size at frame {self._next}; cut it there"
                 )
-            self._last, self._next = found, self._next + 1
+            self._last, self._next = frame, self._next + 1
         return self._last
 
     def _decoded(self) -> Iterator[NDArray[np.uint8]]:

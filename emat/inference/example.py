@@ -246,14 +246,14 @@ class MaskedPhoto:
         other = np.where(self.void, VOID, 0).astype(np.uint8)
         if self.sparse:
             other[~painted] = VOID
-        known = {name: np.where(mask, 1, other).astype(np.uint8) for name, mask in self.masks.items()}
+        values = {name: np.where(mask, 1, other).astype(np.uint8) for name, mask in self.masks.items()}
         for name in self.absent:
-            known[name] = np.where(self.void, VOID, 0).astype(np.uint8)
+            values[name] = np.where(self.void, VOID, 0).astype(np.uint8)
         for name in self.undecided:
-            known[name] = np.full_like(other, VOID)
+            values[name] = np.full_like(other, VOID)
         if self.absent and not self.masks:
             other = np.full_like(other, VOID)  # nothing was said of other classes
-        return known, other
+        return values, other
 
 
 def read_mask_source(source: MaskSource, size: tuple[int, int], what: str) -> ObjectMask:

@@ -43,9 +43,9 @@ class WorkingPhoto:
 
     def known(self, classes: Sequence[str]) -> Tensor:
         """What is known of each class, (N, h, w). Where one class is, no other is, even if nothing else is known."""
-        known = np.stack([self.masks.get(name, self.other) for name in classes])
-        taken = (known == 1).any(axis=0)
-        return torch.from_numpy(np.where(taken & (known == VOID), 0, known).astype(np.uint8))
+        values = np.stack([self.masks.get(name, self.other) for name in classes])
+        taken = (values == 1).any(axis=0)
+        return torch.from_numpy(np.where(taken & (values == VOID), 0, values).astype(np.uint8))
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,8 +123,8 @@ def _best_tile(working: WorkingPhoto, name: str, grid: tuple[int, int], method: 
     mask = working.masks[name]
     tiles = cut((mask.shape[0], mask.shape[1]), grid)
     best = max(tiles, key=lambda tile: int((mask[tile.area] == 1).sum()))
-    known = torch.from_numpy(mask[best.area])
-    signed = (known == 1).float() - (known == VOID).float() * method.takes_undecided
+    values = torch.from_numpy(mask[best.area])
+    signed = (values == 1).float() - (values == VOID).float() * method.takes_undecided
     device = next(method.parameters()).device
     return method.encode_support(method.photo_features(working.photo[best.area][..., :3]), signed.to(device))
 

@@ -429,11 +429,11 @@ def check_numbers(name: str, value: Tensor, largest: float, *, unknown: bool = F
         ):
             raise ValueError(f"{name} holds numbers from {int(value.min())} to {int(value.max())}")
         return
-    known = value[~torch.isnan(value)] if unknown else value
-    if not bool(torch.isfinite(known).all()):
+    numbers = value[~torch.isnan(value)] if unknown else value
+    if not bool(torch.isfinite(numbers).all()):
         raise ValueError(f"{name} holds values that are not numbers")
-    if known.numel() and float(known.abs().max()) > largest:
-        raise ValueError(f"{name} holds the value {float(known.abs().max()):.3g}")
+    if numbers.numel() and float(numbers.abs().max()) > largest:
+        raise ValueError(f"{name} holds the value {float(numbers.abs().max()):.3g}")
 
 
 def check_head(weights: Mapping[str, Tensor]) -> None:

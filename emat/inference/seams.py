@@ -152,10 +152,10 @@ def _marks(part: SlidePart, name: str) -> NDArray[np.uint8]:
 
 def slide_objects(region: SlideRegion, name: str) -> list[ObjectRow]:
     """Measure the single objects of a class in a region, touching ones apart; their places are those on the slide."""
-    found = measure(separate(region.mask(name)), region.probability(name))
+    instances = measure(separate(region.mask(name)), region.probability(name))
     left, top = region.view.left, region.view.top
     rows = []
-    for row in found.rows:
+    for row in instances.rows:
         (x, y, width, height), (across, down) = row.box, row.centroid
         rows.append(replace(row, box=(left + x, top + y, width, height), centroid=(left + across, top + down)))
     return rows

@@ -51,12 +51,12 @@ def model_of(segmenter: Segmenter, *, instances: bool = False) -> Any:
 def _detections(prediction: Prediction) -> list[dict[str, Any]]:
     """The single objects of all classes, with boxes as shares of the photo and masks of the boxes."""
     height, width = prediction.label_map.shape
-    found = []
+    detections = []
     for name in prediction.classes:
         single = prediction.instances(name)
         for row in single.rows:
             left, top, wide, high = row.box
             mask = single.label_image[top : top + high, left : left + wide] == row.id
             box = [left / width, top / height, wide / width, high / height]
-            found.append({"label": name, "bounding_box": box, "mask": mask, "confidence": row.score})
-    return found
+            detections.append({"label": name, "bounding_box": box, "mask": mask, "confidence": row.score})
+    return detections

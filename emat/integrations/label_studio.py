@@ -189,9 +189,9 @@ class LabelStudioBackend:
                 continue
             photo = await asyncio.to_thread(self._photo, task, config)
             prediction = await self.served.predict(photo)
-            found = results_of(prediction, config)
-            score = max((float(one["score"]) for one in found), default=0.0)
-            results.append({"result": found, "score": score, "model_version": self.version})
+            suggestion = results_of(prediction, config)
+            score = max((float(one["score"]) for one in suggestion), default=0.0)
+            results.append({"result": suggestion, "score": score, "model_version": self.version})
         return {"results": results, "model_version": self.version}
 
     def submitted(self, content: Mapping[str, Any]) -> Submitted | None:
@@ -271,7 +271,7 @@ def _origin(address: str) -> tuple[str, str]:
 def results_of(prediction: Prediction, config: LabelConfig) -> list[dict[str, Any]]:
     """Return the classes that are present, and that the project knows, as results of a suggestion."""
     height, width = prediction.photo.shape[:2]
-    found: list[dict[str, Any]] = []
+    results: list[dict[str, Any]] = []
     labels = {tidy_name(label): label for label in config.labels}
     for kept, score, _ in prediction.found():
         if labels and kept not in labels:
@@ -284,9 +284,9 @@ def results_of(prediction: Prediction, config: LabelConfig) -> list[dict[str, An
             rings = [outline(region, TOLERANCE) * scale for region in trace_regions(mask)]
             values = [{"points": ring.tolist(), "closed": True, POLYGON: [name]} for ring in rings]
         for value in values:
-            found.append(
+            results.append(
                 {
-                    "id": f"emat{len(found)}",
+                    "id": f"emat{len(results)}",
                     "from_name": config.from_name,
                     "to_name": config.to_name,
                     "type": config.kind,
@@ -297,7 +297,7 @@ def results_of(prediction: Prediction, config: LabelConfig) -> list[dict[str, An
                     "value": value,
                 }
             )
-    return found
+    return results
 
 
 def masks_of(results: Sequence[Mapping[str, Any]]) -> dict[str, NDArray[np.bool_]]:
@@ -402,19 +402,19 @@ class _Bits:
         self._text, self._done = text, 0
 
     def take(self, count: int) -> int:
-        found = self._text[self._done : self._done + count]
-        if len(found) < count:
+        bits = self._text[self._done : self._done + count]
+        if len(bits) < count:
             raise ValueError("the run lengths end too early")
         self._done += count
-        return int(found, 2)
+        return int(bits, 2)
 
 
 def _from_data_address(address: str) -> bytes:
-    found = re.fullmatch(r"data:[\w/+.-]*(;base64)?,(.*)", address, re.DOTALL)
-    if found is None:
+    match = re.fullmatch(r"data:[\w/+.-]*(;base64)?,(.*)", address, re.DOTALL)
+    if match is None:
         raise EmatError("bad-request", "the photo is a data address that cannot be read")
     try:
-        return base64.b64decode(found[2], validate=True) if found[1] else unquote(found[2]).encode("latin-1")
+        return base64.b64decode(match[2], validate=True) if match[1] else unquote(match[2]).encode("latin-1")
     except (binascii.Error, UnicodeEncodeError):
         raise EmatError("bad-request", "the photo is a data address that cannot be read") from None
 

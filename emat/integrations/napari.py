@@ -47,8 +47,8 @@ def find_labels(
         raise EmatError("empty-mask", "nothing is painted; paint the object in the labels layer first")
     shown = Example(as_photo(example), {str(number): labels == number for number in numbers}, name="the example")
     segmenter = _segmenter(model, learn).copy().fit([shown])
-    found = segmenter.predict(as_photo(photo)).label_map
-    return np.array([0, *numbers])[found].astype(labels.dtype)
+    label_map = segmenter.predict(as_photo(photo)).label_map
+    return np.array([0, *numbers])[label_map].astype(labels.dtype)
 
 
 def as_photo(image: Any) -> NDArray[np.uint8]:

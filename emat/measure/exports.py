@@ -154,11 +154,11 @@ def read_rois(path: Path, size: tuple[int, int]) -> dict[str, NDArray[np.bool_]]
         raise EmatError(
             "damaged-file", f"{path} is not a zip of ImageJ ROIs ({error}); save it again from the ROI manager"
         ) from None
-    found = {}
+    masks = {}
     for roi in rois if isinstance(rois, list) else [rois]:
         parts = roi.coordinates(multi=True) if roi.shape_roi_size > 0 else [roi.coordinates()]
-        found[str(roi.name)] = even_odd(parts, size)
-    return found
+        masks[str(roi.name)] = even_odd(parts, size)
+    return masks
 
 
 def even_odd(rings: Sequence[NDArray[Any]], size: tuple[int, int]) -> NDArray[np.bool_]:

@@ -215,10 +215,12 @@ def left_out_confidence(
         others.refine = (
             "guided" if fitted.refine == "auto" else fitted.refine
         )  # whether MobileSAM helps is not asked again
-        found = Scene.of_prediction(others.predict(working.photo), touching=touching)
-        missing = {name: np.zeros((height, width), np.int32) for name in fitted.classes_ if name not in found.classes}
-        found = replace(found, objects={**found.objects, **missing}, sources=truth.sources)
-        verdicts.append((_is_ok(truth, options, magnified, scale), _is_ok(found, options, magnified, scale)))
+        predicted = Scene.of_prediction(others.predict(working.photo), touching=touching)
+        missing = {
+            name: np.zeros((height, width), np.int32) for name in fitted.classes_ if name not in predicted.classes
+        }
+        predicted = replace(predicted, objects={**predicted.objects, **missing}, sources=truth.sources)
+        verdicts.append((_is_ok(truth, options, magnified, scale), _is_ok(predicted, options, magnified, scale)))
     return Confidence.of(verdicts)
 
 

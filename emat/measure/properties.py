@@ -152,9 +152,9 @@ def column_of(name: str) -> Column:
     for columns in (ALWAYS, *MEASURED.values()):
         if name in columns:
             return columns[name]
-    for known, column in MEASURED["intensity"].items():
-        if known.endswith("*") and name.startswith(known[:-1]):
-            return replace(column, meaning=f"{column.meaning} {name[len(known) - 1 :]}")
+    for intensity, column in MEASURED["intensity"].items():
+        if intensity.endswith("*") and name.startswith(intensity[:-1]):
+            return replace(column, meaning=f"{column.meaning} {name[len(intensity) - 1 :]}")
     if name.startswith("mean_"):
         inner = column_of(name.removeprefix("mean_"))
         return replace(inner, meaning=f"mean over the objects: {inner.meaning}")
@@ -203,7 +203,7 @@ def _rows_of_class(scene: Scene, name: str, groups: Sequence[str]) -> list[Row]:
     if "size" in groups or "shape" in groups:
         asked += ["equivalent_diameter_area", "perimeter_crofton", "axis_major_length", "axis_minor_length"]
         asked += ["eccentricity", "orientation", "euler_number"]
-    found = _skimage("measure").regionprops_table(labels, properties=asked)
+    measured = _skimage("measure").regionprops_table(labels, properties=asked)
     border = set(on_border(labels).tolist())
     scores = (
         None
@@ -214,18 +214,21 @@ def _rows_of_class(scene: Scene, name: str, groups: Sequence[str]) -> list[Row]:
     channels = _channels(scene) if "intensity" in groups else {}
     intensities = {channel: _intensities(values, labels, numbers) for channel, values in channels.items()}
     rows = []
-    for index, number in enumerate(found["label"].tolist()):
-        top, left, bottom, right = (int(found[f"bbox-{side}"][index]) for side in range(4))
+    for index, number in enumerate(measured["label"].tolist()):
+        top, left, bottom, right = (int(measured[f"bbox-{side}"][index]) for side in range(4))
         row: Row = {"photo": scene.name, **scene.position, "class": name, "id": number}
         row["source"], row["reliable"] = scene.sources[name], reliability(scene, name)
         row["score"] = None if scores is None else float(scores[index])
         row["touches_border"] = number in border
         row.update(left=left, top=top, width=right - left, height=bottom - top)
-        row["centroid_x"], row["centroid_y"] = float(found["centroid-1"][index]), float(found["centroid-0"][index])
-        row["area"] = int(found["area"][index])
+        row["centroid_x"], row["centroid_y"] = (
+            float(measured["centroid-1"][index]),
+            float(measured["centroid-0"][index]),
+        )
+        row["area"] = int(measured["area"][index])
         inside = labels[windows[number - 1]] == number
         if "size" in groups or "shape" in groups:
-            row.update(_size_and_shape({key: float(column[index]) for key, column in found.items()}, inside, groups))
+            row.update(_size_and_shape({key: float(column[index]) for key, column in measured.items()}, inside, groups))
         if "skeleton" in groups:
             line = measure_line(inside)
             row["skeleton_length"], row["width_mean"], row["width_max"] = line.length, line.width_mean, line.width_max
@@ -414,8 +417,8 @@ class PhotoSums:
         for key, value in row.items():
             if (key not in ALWAYS or key == "area") and key not in DIRECTIONS:
                 count, total = sums.get(key, (0, 0.0))
-                known = isinstance(value, (int, float))
-                sums[key] = (count + known, total + float(value or 0)) if known else (count, total)
+                is_number = isinstance(value, (int, float))
+                sums[key] = (count + is_number, total + float(value or 0)) if is_number else (count, total)
 
     def rows(self, scene: Scene) -> list[Row]:
         """Return a row for each class of a scene."""

@@ -247,16 +247,16 @@ def _histogram_values(report: Report) -> dict[str, dict[str, tuple[TableColumn, 
             if fits and not better:
                 chosen = [each for each in chosen if each.key != column.key]  # the real unit comes after pixels
                 chosen.append(column)
-    found: dict[str, dict[str, tuple[TableColumn, list[float]]]] = {}
+    values: dict[str, dict[str, tuple[TableColumn, list[float]]]] = {}
     for row in report.objects.rows():
-        of_class = found.setdefault(str(row["class"]), {})
+        of_class = values.setdefault(str(row["class"]), {})
         for column in chosen:
             value = column.value(row)
             if isinstance(value, (int, float)) and math.isfinite(value):
                 if column.key not in of_class and len(of_class) >= MOST_HISTOGRAMS:
                     continue
                 of_class.setdefault(column.key, (column, []))[1].append(float(value))
-    return found
+    return values
 
 
 def histogram(numbers: NDArray[np.float64]) -> tuple[NDArray[np.int64], float, float]:
@@ -313,10 +313,10 @@ def _pictures(report: Report) -> str:
     figures = []
     for name in order[:MOST_PICTURES]:
         chip = _verdict_chip(verdicts[name])
-        found = " ".join(captions[name]) or '<span class="quiet">nothing found</span>'
+        caption = " ".join(captions[name]) or '<span class="quiet">nothing found</span>'
         figures.append(
             f'<figure class="photo"><img alt="" src="{report.pictures.get(name, "")}">'
-            f'<figcaption><b>{_text(name)}</b>{chip}<div class="found">{found}</div></figcaption></figure>'
+            f'<figcaption><b>{_text(name)}</b>{chip}<div class="found">{caption}</div></figcaption></figure>'
         )
     rest = len(order) - len(figures)
     more = f'<p class="quiet">{rest:,} more photos are in photos.csv.</p>' if rest > 0 else ""
@@ -414,21 +414,21 @@ def _text(text: object) -> str:
 def shorten(pairs: Iterable[tuple[str, str]], most: int = 500) -> dict[str, str]:
     """Return pairs as a mapping of at most so many, and say how many are left out."""
     listed = list(pairs)
-    found = dict(listed[:most])
+    shown = dict(listed[:most])
     if len(listed) > most:
-        found["..."] = f"{len(listed) - most} more"
-    return found
+        shown["..."] = f"{len(listed) - most} more"
+    return shown
 
 
 def versions() -> dict[str, str]:
     """Return the versions of the programs that measurements depend on."""
-    found = {"emat": __version__, "Python": platform.python_version()}
+    versions = {"emat": __version__, "Python": platform.python_version()}
     for package in PACKAGES:
         try:
-            found[package] = metadata.version(package)
+            versions[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 STYLE = """

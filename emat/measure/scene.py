@@ -205,13 +205,13 @@ class Area:
     @classmethod
     def read(cls, text: str) -> Area:
         """Read what --min-area says; EmatError if it is not an area."""
-        found = AREA.fullmatch(text.strip())
-        if found is None:
+        match = AREA.fullmatch(text.strip())
+        if match is None:
             raise EmatError(
                 "unclear-option", f"--min-area is {text!r}; give pixels or an area with its unit, as in 20px or 5um2"
             )
-        unit = found[3]
-        return cls(float(found[1]), unit if unit is None else unit.replace("µ", "u").replace("μ", "u"))
+        unit = match[3]
+        return cls(float(match[1]), unit if unit is None else unit.replace("µ", "u").replace("μ", "u"))
 
     def pixels(self, scale: Scale | None, name: str) -> float:
         """Return the number of pixels on a photo.
@@ -286,16 +286,16 @@ def connected(mask: Mask) -> Labels:
 
 def numbered(objects: Mapping[str, Labels]) -> dict[str, Labels]:
     """Return label images whose objects are numbered from 1 throughout, without gaps."""
-    found, first = {}, 0
+    renumbered, first = {}, 0
     for name, labels in objects.items():
         present = np.bincount(labels.ravel()) > 0
         present[0] = False
         new = np.zeros(len(present), np.int32)
         count = int(present.sum())
         new[present] = np.arange(first + 1, first + count + 1)
-        found[name] = new[labels]
+        renumbered[name] = new[labels]
         first += count
-    return found
+    return renumbered
 
 
 def _without_holes(labels: Labels) -> Labels:

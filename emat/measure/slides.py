@@ -144,8 +144,8 @@ def _groups(classes: Sequence[str], within: Sequence[Within]) -> list[list[str]]
         joined = group[share.inner] | group[share.outer]
         for name in joined:
             group[name] = joined
-    found: list[list[str]] = []
+    groups: list[list[str]] = []
     for name in classes:
-        if not any(name in each for each in found):
-            found.append([each for each in classes if each in group[name]])
-    return found
+        if not any(name in each for each in groups):
+            groups.append([each for each in classes if each in group[name]])
+    return groups

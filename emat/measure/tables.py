@@ -76,17 +76,17 @@ def columns_for(rows: Iterable[Row]) -> list[TableColumn]:
         units[None if scale is None else scale.unit] = None
     real = next((unit for unit in units if unit is not None), None)
     ordered = [*(key for key in keys if key not in LAST), *(key for key in LAST if key in keys)]
-    found = []
+    columns = []
     for key in ordered:
         power = POWER.get(column_of(key).kind, 0)
         if not power:
-            found.append(TableColumn(key, key))
+            columns.append(TableColumn(key, key))
             continue
         if real is None or None in units or key == "area":
-            found.append(TableColumn(f"{key}_{PIXEL}", key, PIXEL, power))
+            columns.append(TableColumn(f"{key}_{PIXEL}", key, PIXEL, power))
         if real is not None:
-            found.append(TableColumn(f"{key}_{real}{power if power > 1 else ''}", key, real, power))
-    return found
+            columns.append(TableColumn(f"{key}_{real}{power if power > 1 else ''}", key, real, power))
+    return columns
 
 
 def cell(value: Value) -> str:

@@ -52,11 +52,11 @@ class Tracks:
         tracks: dict[int, int] = {}
         for name, labels in objects.items():
             numbers = np.unique(labels[labels > 0])
-            known = self._matches(numbers, labels, self._before.get(name))
+            matches = self._matches(numbers, labels, self._before.get(name))
             for number in numbers.tolist():
-                if number not in known:
+                if number not in matches:
                     self._count += 1
-                tracks[number] = known.get(number, self._count)
+                tracks[number] = matches.get(number, self._count)
             table = np.zeros(int(labels.max(initial=0)) + 1, np.int32)
             table[numbers] = [tracks[number] for number in numbers.tolist()]
             self._before[name] = table[labels]

@@ -86,8 +86,8 @@ def scale_in_file(path: Path) -> Scale | None:
     file, _ = split_page(path)
     if file.suffix.lower() == ZARR_SUFFIX:
         stack = open_stack(file, Reading())
-        known = None if stack is None else _with_source(stack.pixel, "OME-Zarr")
-        return None if known is None else _square(known, path)
+        sides_of_stack = None if stack is None else _with_source(stack.pixel, "OME-Zarr")
+        return None if sides_of_stack is None else _square(sides_of_stack, path)
     try:
         with file.open("rb") as opened:
             if not opened.read(4).startswith(TIFF_STARTS):
@@ -100,9 +100,9 @@ def scale_in_file(path: Path) -> Scale | None:
     if ground is not None and ground.metres is not None:
         return Scale(ground.metres, "m", "GeoTIFF")
     text = _as_utf8(str(tags.get(DESCRIPTION_TAG, "")))
-    for found in (_of_ome(text), _of_imagej(text, tags), _of_resolution(tags)):
-        if found is not None:
-            return _square(found, path)
+    for sides in (_of_ome(text), _of_imagej(text, tags), _of_resolution(tags)):
+        if sides is not None:
+            return _square(sides, path)
     return None
 
 

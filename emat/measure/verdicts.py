@@ -55,19 +55,19 @@ class Condition:
         >>> Condition.read("defect.count <= 2", ["defect"]).value
         2.0
         """
-        found = CONDITION.fullmatch(text)
-        if found is None:
+        match = CONDITION.fullmatch(text)
+        if match is None:
             raise EmatError(
                 "unclear-option",
                 f"--accept is {text!r}; write it as in 'crack.area == 0' or 'crack.width_max.max <= 0.3mm'",
             )
-        names = [name for name in classes if found["what"].startswith(f"{name}.")]
+        names = [name for name in classes if match["what"].startswith(f"{name}.")]
         if not names:
             raise EmatError(
                 "unknown-class", f"--accept {text!r} names no class; it must begin with one of {', '.join(classes)}"
             )
         name = max(names, key=len)
-        column, dot, over = found["what"][len(name) + 1 :].partition(".")
+        column, dot, over = match["what"][len(name) + 1 :].partition(".")
         if dot and over not in OVER_OBJECTS:
             raise EmatError(
                 "unknown-choice", f"--accept {text!r} ends in {over!r}; it must be one of {', '.join(OVER_OBJECTS)}"
@@ -78,13 +78,13 @@ class Condition:
                 f"--accept {text!r}: a class has {', '.join(OF_CLASS)}; for a column of the objects, add max, min, "
                 f"mean or sum, as in {name}.{column}.max",
             )
-        unit = found["unit"] if found["unit"] not in ("px", "%", None) else None
+        unit = match["unit"] if match["unit"] not in ("px", "%", None) else None
         unit = None if unit is None else unit.rstrip("2²").replace("µ", "u").replace("μ", "u")
-        condition = cls(text, name, column, over or None, found["operator"], float(found["value"]), unit)
+        condition = cls(text, name, column, over or None, match["operator"], float(match["value"]), unit)
         kind = condition.kind
-        is_area = (found["unit"] or "").endswith(("2", "²"))
+        is_area = (match["unit"] or "").endswith(("2", "²"))
         if unit is not None and (kind not in (LENGTH, AREA) or is_area != (kind == AREA)):
-            raise EmatError("unknown-unit", f"--accept {text!r}: {column} is not measured in {found['unit']}")
+            raise EmatError("unknown-unit", f"--accept {text!r}: {column} is not measured in {match['unit']}")
         return condition
 
     @property

@@ -129,8 +129,8 @@ def example_card(example: Example, classes: Sequence[str]) -> ExampleCard:
 
 def answer_card(title: str, prediction: Prediction, objects: ObjectCount | None = None) -> AnswerCard:
     """Describe the prediction for one photo; with `objects`, by their number and size."""
-    found = [f"{name} on {share:.0%} of it" for name, _, share in prediction.found()]
-    verdict = ", ".join(found) if found else "nothing: an empty mask"
+    parts = [f"{name} on {share:.0%} of it" for name, _, share in prediction.found()]
+    verdict = ", ".join(parts) if parts else "nothing: an empty mask"
     if objects is not None:
         verdict = f"{objects.count} objects of {objects.median_area:.0f} pixels (median)"
     return AnswerCard(

@@ -344,11 +344,11 @@ def export_head(segmenter: Segmenter, path: Path) -> ExportedFile:
     names = ("masks", "presence") if network.form.class_token else ("masks",)
 
     def check(unfinished: Path) -> float:
-        found = _run(unfinished, {name: value.numpy() for name, value in inputs.items()})
+        outputs = _run(unfinished, {name: value.numpy() for name, value in inputs.items()})
         with torch.inference_mode():
             out = network(query, support, mask, query_grid=graph.grid, support_grid=graph.grid)
         expected = [out.masks] if out.presence is None else [out.masks, out.presence]
-        return max(float(np.abs(one - other.numpy()).max()) for one, other in zip(found, expected, strict=True))
+        return max(float(np.abs(one - other.numpy()).max()) for one, other in zip(outputs, expected, strict=True))
 
     return _write(graph, inputs, names, _origin(segmenter), path, check)
 
@@ -431,8 +431,8 @@ def _run(path: Path, inputs: Mapping[str, NDArray[Any]]) -> list[NDArray[np.floa
     import onnxruntime
 
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    found: list[NDArray[np.float32]] = session.run(None, dict(inputs))
-    return found
+    outputs: list[NDArray[np.float32]] = session.run(None, dict(inputs))
+    return outputs
 
 
 def _shapes(values: Any) -> dict[str, list[int | str]]:
@@ -454,13 +454,13 @@ def _fixed_positions(backbone: Backbone) -> Iterator[None]:
     if not isinstance(backbone, ViT):
         yield
         return
-    known: dict[tuple[int, int], Tensor] = {}
+    resized: dict[tuple[int, int], Tensor] = {}
     resize = backbone._positions
 
     def positions(grid: tuple[int, int], embeddings: Tensor) -> Tensor:
-        if grid not in known:  # found in the run before the export
-            known[grid] = resize(grid, embeddings).detach().clone()
-        return known[grid]
+        if grid not in resized:  # found in the run before the export
+            resized[grid] = resize(grid, embeddings).detach().clone()
+        return resized[grid]
 
     backbone.__dict__["_positions"] = positions
     try:

@@ -131,8 +131,8 @@ class Storage:
         """The addresses of the files of a folder in order; what a killed writer left is hidden and ignored."""
         import pyarrow.fs
 
-        found = self.files.get_file_info(pyarrow.fs.FileSelector(f"{self.root}/{folder}", allow_not_found=True))
-        whole = [one for one in found if one.base_name.endswith(suffix) and not one.base_name.startswith(".")]
+        files = self.files.get_file_info(pyarrow.fs.FileSelector(f"{self.root}/{folder}", allow_not_found=True))
+        whole = [one for one in files if one.base_name.endswith(suffix) and not one.base_name.startswith(".")]
         return sorted(self.start + one.path for one in whole)
 
 
@@ -236,14 +236,14 @@ class BulkOutput:
         import pyarrow
 
         batches = self.planned()
-        known = {photo.path: photo.state for batch in batches.values() for photo in batch}
-        if changed := [photo.path for photo in photos if known.get(photo.path, photo.state) != photo.state]:
+        states = {photo.path: photo.state for batch in batches.values() for photo in batch}
+        if changed := [photo.path for photo in photos if states.get(photo.path, photo.state) != photo.state]:
             raise EmatError(
                 "other-run",
                 f"{changed[0]} was changed since {self.storage.address} was begun ({len(changed)} photos were); choose "
                 "another folder with --out",
             )
-        new = [photo for photo in photos if photo.path not in known]
+        new = [photo for photo in photos if photo.path not in states]
         size = min(MOST, max(FEWEST, -(-len(new) // MOST_PARTS)))
         first = max(batches, default=-1) + 1
         for start in range(0, len(new), size):
@@ -580,9 +580,9 @@ def _rows_of(path: str, prediction: Prediction) -> list[dict[str, Any]]:
     for name in prediction.classes:
         mask = prediction.mask(name)
         area = int(mask.sum())
-        found = {"class": name, "score": prediction.scores[name], "present": area > 0, "area": area}
+        verdict = {"class": name, "score": prediction.scores[name], "present": area > 0, "area": area}
         size = {"height": height, "width": width, "counts": pack(counts_of_mask(mask))}
-        rows.append({"path": path, **found, **size, "problem": None})
+        rows.append({"path": path, **verdict, **size, "problem": None})
     return rows
 
 

@@ -152,12 +152,12 @@ async def _body(request: Any, most: int) -> bytes:
 async def json_of(request: Any, most: int) -> dict[str, Any]:
     """The JSON object that a request holds."""
     try:
-        found = json.loads(await _body(request, most))
+        content = json.loads(await _body(request, most))
     except (ValueError, RecursionError) as error:
         raise EmatError("bad-syntax", f"the request is not JSON ({str(error)[:80]})") from None
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise EmatError("bad-request", "the request is JSON, but not an object")
-    return found
+    return content
 
 
 def json_response(value: Any, status: int = 200, afterwards: Any = None) -> Any:

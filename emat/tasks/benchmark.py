@@ -136,20 +136,20 @@ def _areas(dataset: Dataset | None) -> ClassAreas | None:
 def _read_lists(folder: Path, dataset: str, split: str, only: Sequence[int] | None) -> tuple[FoldList, ...]:
     if dataset in PUBLISHED_DATASETS:
         return load_split(folder, dataset, split, only)
-    found = tuple(each for each in fold_lists_in(folder, dataset) if each.split == split)
-    if not found:
+    lists = tuple(each for each in fold_lists_in(folder, dataset) if each.split == split)
+    if not lists:
         raise EmatError(
             "no-such-list",
             f"{folder} has lists of {dataset}, but none for the split {split}; write them with emat data lists",
         )
-    return found
+    return lists
 
 
 def _names_of(path: Path, dataset: Dataset) -> tuple[str, ...]:
     names = read_names(path)
-    known = set(dataset.names)
+    names_here = set(dataset.names)
     for name in names:
-        if name not in known:
+        if name not in names_here:
             raise dataset.unknown(name)
     return names
 

@@ -106,9 +106,9 @@ def _open(root: Path, kind: str | None = None, masks: Path | None = None) -> Dat
 
 def _check_photos(dataset: Dataset, entries: Sequence[tuple[str, int]]) -> None:
     """Raise an error if an entry has no mask or no photo, now and not hours later when it is drawn."""
-    known = set(dataset.names)
+    names_here = set(dataset.names)
     for name in dict.fromkeys(name for name, _ in entries):
-        if name not in known:
+        if name not in names_here:
             raise dataset.unknown(name)
         dataset.photo_file(name)  # raises if it is missing
 
@@ -140,9 +140,9 @@ def _chosen_names(datasets: Sequence[Dataset], files: Sequence[Path]) -> dict[in
 
 
 def _known_classes(names: Sequence[str], datasets: Sequence[Dataset]) -> set[str]:
-    known = {class_key(name) for dataset in datasets for name in dataset.classes}
+    keys = {class_key(name) for dataset in datasets for name in dataset.classes}
     for name in names:
-        if class_key(name) not in known:
+        if class_key(name) not in keys:
             raise EmatError(
                 "unknown-class", f"no data set has the class {name!r} that --exclude-classes names; check the spelling"
             )
@@ -298,8 +298,8 @@ class TaskTensors:
         """
         value = self._values[way].get(photo.source)
         mask = self._mask(photo, size)
-        found = np.zeros(mask.shape, np.uint8) if value is None else (mask == value).astype(np.uint8)
-        return np.ascontiguousarray(found[:, ::-1]) if flip else found
+        inside = np.zeros(mask.shape, np.uint8) if value is None else (mask == value).astype(np.uint8)
+        return np.ascontiguousarray(inside[:, ::-1]) if flip else inside
 
     def _resized_mask(self, photo: SourcePhoto, size: int | None) -> LabelMap:
         mask = self._sources[photo.source].mask(photo.name)

@@ -223,8 +223,8 @@ def provenance(options: TrainingOptions, backbone: str, method: Method, drawn_fr
 
 def scores_metadata(scores: ValidationScores | None, tasks: int) -> dict[str, str]:
     """Return the metadata of one head file: the number of tasks trained on, and the scores if it was validated."""
-    known = {"trained_tasks": str(tasks)}
+    metadata = {"trained_tasks": str(tasks)}
     if scores is not None:
         plain = {name: None if math.isnan(value) else value for name, value in asdict(scores).items()}
-        known["validation"] = json.dumps(plain)
-    return known
+        metadata["validation"] = json.dumps(plain)
+    return metadata

@@ -92,17 +92,17 @@ def measure_costs(
         watch: Is given what is left to measure, and may show progress.
     """
     wanted = list(dict.fromkeys(cases))
-    known = _read(kept_in)
+    kept = _read(kept_in)
     for case, cover in watch(costs_left(wanted, kept_in)):
-        known[case, cover] = step_cost(case, cover)
-        _write(kept_in, known)
-    return {each: known[each] for each in wanted}
+        kept[case, cover] = step_cost(case, cover)
+        _write(kept_in, kept)
+    return {each: kept[each] for each in wanted}
 
 
 def costs_left(cases: Iterable[tuple[AttentionCase, float]], kept_in: Path | None) -> list[tuple[AttentionCase, float]]:
     """Return the cases that are not kept in the file, and have to be measured."""
-    known = _read(kept_in)
-    return [each for each in dict.fromkeys(cases) if each not in known]
+    kept = _read(kept_in)
+    return [each for each in dict.fromkeys(cases) if each not in kept]
 
 
 def step_cost(case: AttentionCase, cover: float) -> StepCost:

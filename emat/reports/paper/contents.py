@@ -218,12 +218,12 @@ class PaperModel:
 
     def warnings(self, classes_of: Mapping[int, Sequence[str]]) -> list[str]:
         """Return a sentence for each fold whose head was trained on the names `classes_of` that fold."""
-        found = []
+        warnings = []
         for fold, names in classes_of.items():
             head = self.head_of(fold)
             if head is not None and not is_training_free(head):
-                found.append(training_of(head).warning(f"{self.label} ({head})", fold, names))
-        return [each for each in found if each is not None]
+                warnings.append(training_of(head).warning(f"{self.label} ({head})", fold, names))
+        return [each for each in warnings if each is not None]
 
 
 def support_tokens(evaluated: EvaluatedMethod) -> tuple[int, int] | None:
@@ -271,19 +271,19 @@ def parse_model(word: str) -> PaperModel:
 
 def models_here(dataset: str, folds: Sequence[int]) -> list[PaperModel]:
     """Return the models of this machine: published heads, else heads that come with emat, and the prototype."""
-    found = []
+    models = []
     for label, (published, own) in OWN_NAMES.items():
         named = f"{published}-{dataset}-fold{FOLD_IN_NAME}"
         if all(head_file(named.replace(FOLD_IN_NAME, str(fold))).is_file() for fold in folds):
-            found.append(PaperModel(label, named))
+            models.append(PaperModel(label, named))
             continue
         folder = fold_head_folder()
         if folder is None or dataset != "pascal":
             continue
         pattern = str(folder / f"{own}-fold{FOLD_IN_NAME}.safetensors")
         if all(Path(pattern.replace(FOLD_IN_NAME, str(fold))).is_file() for fold in folds):
-            found.append(PaperModel(label, pattern, own, comes_with_emat=True))
-    return [*found, PaperModel(PROTOTYPE, None, "prototype")]
+            models.append(PaperModel(label, pattern, own, comes_with_emat=True))
+    return [*models, PaperModel(PROTOTYPE, None, "prototype")]
 
 
 def fold_head_folder() -> Path | None:

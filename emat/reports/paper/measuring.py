@@ -92,8 +92,8 @@ class PaperTasks:
 
     def augmented(self, spec: TaskSpec) -> list[int] | None:
         """Return how many of the published number of tasks a setting augments, by fold; None if none can be drawn."""
-        found = self._configurations(spec, self.counted)
-        return [sum(task.augmented for task in each.tasks) for each in found] or None
+        configurations = self._configurations(spec, self.counted)
+        return [sum(task.augmented for task in each.tasks) for each in configurations] or None
 
     def problem(self, spec: TaskSpec) -> str | None:
         """Return why tasks cannot be drawn; None if they can."""
@@ -267,7 +267,7 @@ class ResultStore:
 
     def folds(self, label: str, spec: TaskSpec, first: TaskCounts | None = None) -> list[MeasuredFold]:
         """Return what was measured of some tasks, by fold; with `first`, only these folds and so many tasks of each."""
-        found = []
+        folds = []
         for each in self.tasks.measured(spec):
             if each.fold not in self.methods.get(label, {}):
                 continue
@@ -276,8 +276,8 @@ class ResultStore:
             if outcomes:
                 protocol = replace(each.protocol, tasks=len(outcomes))
                 measured = replace(each, protocol=protocol, tasks=each.tasks[: len(outcomes)])
-                found.append(MeasuredFold(measured, outcomes))
-        return found
+                folds.append(MeasuredFold(measured, outcomes))
+        return folds
 
     def summaries(self, label: str, spec: TaskSpec, first: TaskCounts | None = None) -> list[Summary]:
         """Return the scores of each measured fold and then, of several, their mean."""
@@ -294,8 +294,8 @@ class ResultStore:
 
     def over_folds(self, label: str, spec: TaskSpec, first: TaskCounts | None = None) -> Summary | None:
         """Return the mean over the folds that were measured, which may be one; None if there are none."""
-        found = self.summaries(label, spec, first)
-        return found[-1] if found else None
+        summaries = self.summaries(label, spec, first)
+        return summaries[-1] if summaries else None
 
     def common_tasks(self, labels: Iterable[str], specs: Sequence[TaskSpec]) -> TaskCounts:
         """Return how many tasks of each fold all models and specs have in common that were measured on it at all.
@@ -310,13 +310,13 @@ class ResultStore:
 
     def mean(self, label: str, spec: TaskSpec, first: TaskCounts | None = None) -> Summary | None:
         """Return the mean over all folds, with `first` over so many tasks of each; None unless all were measured."""
-        found = self.over_folds(label, spec, first)
-        return found if found is not None and len(found.folds) == len(self.tasks.folds) else None
+        summary = self.over_folds(label, spec, first)
+        return summary if summary is not None and len(summary.folds) == len(self.tasks.folds) else None
 
     def measured_folds(self, label: str) -> tuple[int, ...]:
         """Return the folds of which anything was measured with a model."""
-        known = {(weights, fold) for weights, fold, _ in self._outcomes}
-        return tuple(fold for fold, each in self.methods.get(label, {}).items() if (_weights(each), fold) in known)
+        measured = {(weights, fold) for weights, fold, _ in self._outcomes}
+        return tuple(fold for fold, each in self.methods.get(label, {}).items() if (_weights(each), fold) in measured)
 
     def fewer_tasks(self, labels: Iterable[str], specs: Iterable[TaskSpec]) -> list[str]:
         """Say of each model which of these tasks it was measured on with fewer tasks than asked for."""

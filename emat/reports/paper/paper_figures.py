@@ -560,8 +560,8 @@ class TaskPredictor:
         answering = self._pass(self._store.methods[label][fold], self._store.tasks.dataset)
         size = self._store.tasks.dataset.mask(task.query).shape
         work = QueryWork(task.query, (SharedTask(task.ways, task.shots, ()),))
-        (found,) = answering.decisions(work, (size[0], size[1]), lambda _, decision: decision.label_map)
-        return found
+        (label_map,) = answering.decisions(work, (size[0], size[1]), lambda _, decision: decision.label_map)
+        return label_map
 
     def _pass(self, evaluated: EvaluatedMethod, dataset: Dataset) -> Evaluator:
         key = id(evaluated)
@@ -573,10 +573,10 @@ class TaskPredictor:
 
 def small_objects_figure(store: ResultStore, painter: TaskPainter) -> Any:
     """Figure 1: EMAT and another model on small objects."""
-    found = sorted(_measured(store, SMALL_OBJECTS), key=lambda each: each.iou)
-    if not found:
+    answers = sorted(_measured(store, SMALL_OBJECTS), key=lambda each: each.iou)
+    if not answers:
         raise EmatError("not-measured", "EMAT was not measured on small objects")
-    chosen = {"best": found[-1], "median": found[len(found) // 2], "worst": found[0]}
+    chosen = {"best": answers[-1], "median": answers[len(answers) // 2], "worst": answers[0]}
     predictor = TaskPredictor(store)
     rows = []
     for index, (words, each) in enumerate(chosen.items()):
@@ -592,8 +592,8 @@ def small_objects_figure(store: ResultStore, painter: TaskPainter) -> Any:
 
 def queries_figure(store: ResultStore, painter: TaskPainter) -> Any:
     """Figure 4: queries with none, some and all classes, and one task in three settings."""
-    found = _measured(store, THREE_SETTINGS[0])
-    if not found:
+    answers = _measured(store, THREE_SETTINGS[0])
+    if not answers:
         raise EmatError("not-measured", "EMAT was not measured on 2-way 1-shot tasks")
     kinds: dict[str, Callable[[Sequence[bool]], bool]] = {
         "none of the\nclasses": lambda truth: not any(truth),
@@ -603,7 +603,7 @@ def queries_figure(store: ResultStore, painter: TaskPainter) -> Any:
     rows: list[PanelRow] = []
     predictor = TaskPredictor(store)
     for words, fits in kinds.items():
-        some = [each for each in found if fits(each.outcome.truth)]
+        some = [each for each in answers if fits(each.outcome.truth)]
         if some:
             some.sort(key=lambda each: each.iou if any(each.outcome.truth) else -each.marked)
             row = PanelRow((), words)
@@ -653,13 +653,13 @@ def _answers(
 def _overlap(predicted: LabelMap, mask: LabelMap, ways: Sequence[int]) -> str:
     """Say how well a label map fits: the IoU of all ways together, or how much is marked where nothing should be."""
     counted = mask != VOID
-    found = [(predicted == index) & counted for index in range(1, len(ways) + 1)]
+    masks = [(predicted == index) & counted for index in range(1, len(ways) + 1)]
     true = [mask == way for way in ways]
     if not any(each.any() for each in true):
-        marked = float(np.logical_or.reduce(found).sum() / max(counted.sum(), 1))
+        marked = float(np.logical_or.reduce(masks).sum() / max(counted.sum(), 1))
         return "nothing marked" if marked == 0 else f"{100 * marked:.0f} % wrongly marked"
-    inside = sum(int((a & b).sum()) for a, b in zip(found, true, strict=True))
-    either = sum(int((a | b).sum()) for a, b in zip(found, true, strict=True))
+    inside = sum(int((a & b).sum()) for a, b in zip(masks, true, strict=True))
+    either = sum(int((a | b).sum()) for a, b in zip(masks, true, strict=True))
     return f"IoU {100 * inside / either:.0f} %"
 
 
@@ -766,20 +766,20 @@ def example_task(tasks: PaperTasks, way: int, shot: int) -> dict[Setting, Task]:
         EmatError: If no setting changes any task.
     """
     specs = {setting: TaskSpec(way, shot, setting) for setting in Setting}
-    found: dict[Setting, Task] | None = None
+    chosen: dict[Setting, Task] | None = None
     for of_fold in zip(*map(tasks.samplers, specs.values()), strict=True):
         for same in zip(*of_fold, strict=True):
             task = dict(zip(specs, same, strict=True))
             full = task[Setting.FULLY_AUGMENTED]
-            if full.augmented and found is None:
-                found = task
+            if full.augmented and chosen is None:
+                chosen = task
             if task[Setting.PARTIALLY_AUGMENTED].augmented and len(full.ways) > way:
                 return task
-    if found is None:
+    if chosen is None:
         raise EmatError(
             "not-measured", "no task of these lists is changed by an augmented setting, so there is none to show"
         )
-    return found
+    return chosen
 
 
 def _all_classes(tasks: PaperTasks, task: Task) -> list[int]:

@@ -176,7 +176,7 @@ def fold_tables(store: ResultStore) -> list[Table]:
     columns = [
         (f"Fold {fold}" if fold != "mean" else "Mean", each) for fold in folds for each in SCORE_COLUMNS.values()
     ]
-    found = []
+    tables = []
     for spec in THREE_SETTINGS:
         setting, rows = spec.setting.value, []
         for label in _rows_and_extras(list(store.methods)):
@@ -191,8 +191,8 @@ def fold_tables(store: ResultStore) -> list[Table]:
             rows.append(_row(label, cells))
         title = f"Table {table[-1]}, {_named(spec.setting).lower()}: 2-way 1-shot on {DATASETS[tasks.name]} by fold"
         notes = [*_augmented_notes(store, table, spec), *store.fewer_tasks(compared(list(store.methods)), [spec])]
-        found.append(Table(title, tuple(columns), tuple(rows), table, tuple(notes), compares=True))
-    return found
+        tables.append(Table(title, tuple(columns), tuple(rows), table, tuple(notes), compares=True))
+    return tables
 
 
 def segmentation_table(store: ResultStore) -> Table:
@@ -292,13 +292,13 @@ def attention_table(costs: Costs) -> Table:
 
 def table_costs(names: Sequence[str]) -> list[tuple[AttentionCase, float]]:
     """Return which costs the tables with these names show."""
-    found = []
+    costs = []
     if "table-2" in names:
         cases = (*TABLE_2_CASES.values(), AttentionCase("emat", IN_CHUNKS))
-        found = [(case, TYPICAL_COVER) for case in cases]
+        costs = [(case, TYPICAL_COVER) for case in cases]
     if "table-attention" in names:
-        found += [(case, cover) for case in EQUAL_TOKENS for cover in TABLE_COVERS]
-    return found
+        costs += [(case, cover) for case in EQUAL_TOKENS for cover in TABLE_COVERS]
+    return costs
 
 
 def _rows_and_extras(labels: Sequence[str]) -> list[str]:
@@ -467,13 +467,13 @@ def _on_settings(store: ResultStore) -> list[str]:
 def _published(store: ResultStore, row: str, score: str, folds: Sequence[int]) -> float | None:
     """The mean over some folds of a row of the paper's per-fold table."""
     table = "table-3" if store.tasks.name == "pascal" else "table-4"
-    known = [published_number(table, row, f"{fold} {score}") for fold in folds]
-    return None if None in known else sum(value or 0 for value in known) / len(known)
+    numbers = [published_number(table, row, f"{fold} {score}") for fold in folds]
+    return None if None in numbers else sum(value or 0 for value in numbers) / len(numbers)
 
 
 def _on_gain(store: ResultStore) -> list[str]:
     """EMAT's gain over CST*, on all data and on small objects, beside the published gain."""
-    found = []
+    sentences = []
     for words, spec, published in (
         ("2-way 1-shot, original setting", THREE_SETTINGS[0], _published_gain),
         ("objects below 15 % of the photo, 1-way 1-shot", SMALL_OBJECTS, _published_small_gain),
@@ -486,8 +486,8 @@ def _on_gain(store: ResultStore) -> list[str]:
             there = published(store, score, gain.folds)
             in_paper = "" if there is None else f", {_signed(there)} in the paper"
             said.append(f"{name} {gain.words(score)} here{in_paper}")
-        found.append(f"EMAT against CST*, {words}{_only(store, gain.folds)}: {'; '.join(said)}.")
-    return found
+        sentences.append(f"EMAT against CST*, {words}{_only(store, gain.folds)}: {'; '.join(said)}.")
+    return sentences
 
 
 def _published_gain(store: ResultStore, score: str, folds: Sequence[int]) -> float | None:
@@ -497,21 +497,21 @@ def _published_gain(store: ResultStore, score: str, folds: Sequence[int]) -> flo
 
 def _published_small_gain(store: ResultStore, score: str, folds: Sequence[int]) -> float | None:
     ours, theirs = (published_number("table-2", row, f"small {score}") for row in ("EMAT ME LD PE", "CST* 145"))
-    known = store.tasks.name == "pascal" and len(folds) == len(store.tasks.folds)
-    return None if ours is None or theirs is None or not known else ours - theirs
+    is_published = store.tasks.name == "pascal" and len(folds) == len(store.tasks.folds)
+    return None if ours is None or theirs is None or not is_published else ours - theirs
 
 
 def _on_small_objects(store: ResultStore) -> list[str]:
     """EMAT's gain in the three splits of small objects."""
     other = other_model(list(store.methods))
     gains = [] if other is None else [gain_over(store, "EMAT", other, spec) for spec in SIZE_SPLITS]
-    known = [each for each in gains if each is not None]
-    if not known or len(known) < len(gains):
+    measured = [each for each in gains if each is not None]
+    if not measured or len(measured) < len(gains):
         return []
-    parts = [f"{words} {', '.join(each.words(score) for each in known)}" for score, words in SCORE_WORDS.items()]
+    parts = [f"{words} {', '.join(each.words(score) for each in measured)}" for score, words in SCORE_WORDS.items()]
     return [
         f"Object size: EMAT's gain over {other} for objects of {', '.join(SMALL_SPLITS)} % of the photo"
-        f"{_only(store, known[0].folds)}: {'; '.join(parts)}. "
+        f"{_only(store, measured[0].folds)}: {'; '.join(parts)}. "
         "In the paper (Fig. 6) it is largest for the smallest objects."
     ]
 
@@ -521,7 +521,7 @@ def _on_ablation(store: ResultStore) -> list[str]:
     measured = [label for label in ABLATION_ROWS if store.measured_folds(label)]
     if not set(measured) - {"CST*", "EMAT"}:
         return []  # there is no step between them
-    found = []
+    sentences = []
     for before, after in pairwise(measured):
         for which, spec in (("all", THREE_SETTINGS[0]), ("small", SMALL_OBJECTS)):
             gain = gain_over(store, after, before, spec)
@@ -531,25 +531,27 @@ def _on_ablation(store: ResultStore) -> list[str]:
             said = []
             for score, name in SCORE_WORDS.items():
                 there = [published_number("table-2", row, f"{which} {score}") for row in rows]
-                known = None if there[0] is None or there[1] is None else _signed(there[0] - there[1])
-                said.append(f"{name} {gain.words(score)} here, {known} in the paper on all folds")
+                published_gain = None if there[0] is None or there[1] is None else _signed(there[0] - there[1])
+                said.append(f"{name} {gain.words(score)} here, {published_gain} in the paper on all folds")
             where = "2-way 1-shot" if which == "all" else "objects below 15 % of the photo"
-            found.append(f"Ablation, from {before} to {after}, {where}{_only(store, gain.folds)}: {'; '.join(said)}.")
-    return found
+            sentences.append(
+                f"Ablation, from {before} to {after}, {where}{_only(store, gain.folds)}: {'; '.join(said)}."
+            )
+    return sentences
 
 
 def _on_theta(store: ResultStore) -> list[str]:
     """What the augmented settings gain if objects below theta are not added."""
     pairs = zip(WITH_THETA, WITHOUT_THETA, strict=True)
     gains = [gain_between(store, ("EMAT", with_theta), ("EMAT", without)) for with_theta, without in pairs]
-    known = [each for each in gains if each is not None]
-    if len(known) < len(gains):
+    measured = [each for each in gains if each is not None]
+    if len(measured) < len(gains):
         return []
     words = ", ".join(f"{spec.setting.value.replace('-', ' ')} {spec.way}-way" for spec in WITH_THETA)
-    parts = [f"{name} {', '.join(each.words(score) for each in known)}" for score, name in SCORE_WORDS.items()]
+    parts = [f"{name} {', '.join(each.words(score) for each in measured)}" for score, name in SCORE_WORDS.items()]
     return [
         f"Theta: leaving small objects out of the augmented settings ({words}) changes EMAT's {'; '.join(parts)}"
-        f"{_only(store, known[0].folds)}. In the paper (Fig. 8, COCO-20i) it raises both scores in every case."
+        f"{_only(store, measured[0].folds)}. In the paper (Fig. 8, COCO-20i) it raises both scores in every case."
     ]
 
 
@@ -610,8 +612,8 @@ def gain_over(store: ResultStore, label: str, other: str, spec: TaskSpec) -> Gai
 
 def gain_between(store: ResultStore, ours: tuple[str, TaskSpec], theirs: tuple[str, TaskSpec]) -> Gain | None:
     """Return the gain of a model on some tasks over a model on others that have the same queries; see `gain_over`."""
-    found = [{each.configuration.fold: len(each.outcomes) for each in store.folds(*each)} for each in (ours, theirs)]
-    first = tuple((fold, min(count, found[1][fold])) for fold, count in found[0].items() if fold in found[1])
+    counts = [{each.configuration.fold: len(each.outcomes) for each in store.folds(*each)} for each in (ours, theirs)]
+    first = tuple((fold, min(count, counts[1][fold])) for fold, count in counts[0].items() if fold in counts[1])
     measured = [{each.configuration.fold: each for each in store.folds(*of, first)} for of in (ours, theirs)]
     folds = [fold for fold in measured[0] if fold in measured[1]]
     if not folds:

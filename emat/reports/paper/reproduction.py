@@ -270,11 +270,11 @@ def _support_sizes(plan: MeasuringPlan) -> list[str]:
         here, published = support_tokens(next(iter(methods.values()))), PAPER_TOKENS.get(label)
         if here is not None and published not in (None, here) and plan.store.measured_folds(label):
             alike.setdefault((here, published), []).append(label)
-    found = [
+    sizes = [
         f"t_s of {', '.join(labels)} is {here[0]} and {here[1]} here, and {published[0]} and {published[1]} there"
         for (here, published), labels in alike.items()
     ]
-    return [f"The support tokens of the two layers differ as well: {'; '.join(found)}."] if found else []
+    return [f"The support tokens of the two layers differ as well: {'; '.join(sizes)}."] if sizes else []
 
 
 def _short(plan: MeasuringPlan) -> str:
