@@ -234,7 +234,7 @@ class MaskedPhoto:
                 masks[name] = np.logical_or.reduce([masks[name], *above])
         return replace(self, masks=masks) if order else self
 
-    def known(self) -> "tuple[dict[str, NDArray[np.uint8]], NDArray[np.uint8]]":
+    def pixel_labels(self) -> "tuple[dict[str, NDArray[np.uint8]], NDArray[np.uint8]]":
         """What is known of every pixel: 1 = the class, 0 = not the class, 255 = unknown.
 
         Returns:

@@ -41,7 +41,7 @@ class WorkingPhoto:
     other: NDArray[np.uint8]  # (h, w): the same for all other classes
     sparse: bool = False
 
-    def known(self, classes: Sequence[str]) -> Tensor:
+    def pixel_labels(self, classes: Sequence[str]) -> Tensor:
         """What is known of each class, (N, h, w). Where one class is, no other is, even if nothing else is known."""
         values = np.stack([self.masks.get(name, self.other) for name in classes])
         taken = (values == 1).any(axis=0)
@@ -99,7 +99,7 @@ def working_photo(shown: MaskedPhoto, side: int) -> WorkingPhoto:
     """Shrink an example to a longest side of `side` pixels, if it is larger."""
     height, width = shown.photo.shape[:2]
     size = working_size((height, width), side) if max(height, width) > side else (height, width)
-    masks, other = shown.known()
+    masks, other = shown.pixel_labels()
     return WorkingPhoto(
         resize_photo(shown.photo, size),
         {name: _shrunk(mask, size) for name, mask in masks.items()},

@@ -688,7 +688,7 @@ class Segmenter:
             listed = ", ".join(f"{name} has {count}" for name, count in counts.items())
             raise EmatError("channels-differ", f"the number of channels must be the same: {listed}; use --channels")
         photos = [
-            LabelledPhoto(learner.example_features(one.photo, side), one.known(examples.classes).to(self.device))
+            LabelledPhoto(learner.example_features(one.photo, side), one.pixel_labels(examples.classes).to(self.device))
             for one in kept
         ]
         # A head needs whole masks, so strokes are completed first.

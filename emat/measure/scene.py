@@ -148,9 +148,9 @@ class Scene:
 
     def mask(self, name: str) -> Mask:
         """Return where a class is (H, W)."""
-        return self.objects[self.known(name)] > 0
+        return self.objects[self.check_class(name)] > 0
 
-    def known(self, name: str) -> str:
+    def check_class(self, name: str) -> str:
         """Return the name of a class; EmatError if there is no such class."""
         if name not in self.objects:
             raise EmatError(

@@ -77,7 +77,7 @@ def add_shares(scene: Scene, shares: Sequence[Within], objects: Sequence[Row], p
 
 def whole_objects(scene: Scene, share: Within) -> Labels:
     """Return the objects of the outer class (H, W), with what lies on them."""
-    labels = scene.objects[scene.known(share.outer)]
+    labels = scene.objects[scene.check_class(share.outer)]
     inner = scene.mask(share.inner)
     if share.outer in scene.overlapping:
         return labels

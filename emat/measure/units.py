@@ -220,7 +220,7 @@ class ScaleObject:
         """
         from emat.measure.properties import hull_of  # it needs scales
 
-        labels = scene.objects[scene.known(self.name)]
+        labels = scene.objects[scene.check_class(self.name)]
         areas = np.bincount(labels.ravel())
         areas[0] = 0
         if not areas.any():

@@ -115,7 +115,7 @@ def _learnt(
     pixels = photo.pixels
     side = min(SIDE, max(photo.working))
     shown = [one.working for one in segmenter.examples_ if one.working is not None]
-    examples = [LabelledPhoto(learner.example_features(one.photo, side), one.known(names)) for one in shown]
+    examples = [LabelledPhoto(learner.example_features(one.photo, side), one.pixel_labels(names)) for one in shown]
     features = learner.features(pixels, side)
 
     def logits(known: "NDArray[np.uint8] | None") -> dict[str, Logits]:

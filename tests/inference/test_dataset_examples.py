@@ -61,7 +61,7 @@ def test_a_photo_does_not_lack_a_class_of_which_there_are_enough(folder: Path) -
     assert set(examples) == {"a", "b", "c"}
     assert set(examples["c"].masks) == {"dog"}
     assert list(examples["c"].undecided) == ["cat"]
-    known, _ = examples["c"].read().known()
+    known, _ = examples["c"].read().pixel_labels()
     assert (known["cat"] == 255).all()
 
 

@@ -131,7 +131,7 @@ def test_undecided_pixels_are_neither_the_class_nor_its_background() -> None:
     void = np.zeros((4, 6), bool)
     void[0] = True
     shown = Example(photo, {"cat": mask}, void=void).read()
-    known, other = shown.known()
+    known, other = shown.pixel_labels()
     assert known["cat"].tolist()[1] == [1, 1, 255, 0, 0, 0]
     assert (known["cat"][0] == 255).all()
     assert other.tolist()[1] == [0, 0, 255, 0, 0, 0]
@@ -152,7 +152,7 @@ def test_of_a_sparse_example_only_the_strokes_are_known() -> None:
     strokes = {"cat": Scribble(strokes=[[(2, 2), (2, 7)]], width=1), "background": Scribble(points=[(8, 8)], width=3)}
     shown = Example(np.zeros((10, 12, 3), np.uint8), strokes, sparse=True).read()
     assert set(shown.masks) == {"cat"}
-    known, other = shown.known()
+    known, other = shown.pixel_labels()
     assert (known["cat"] == 1).sum() == 6
     assert (known["cat"] == 0).sum() == 5
     assert (known["cat"] == 255).sum() == 120 - 11
@@ -161,10 +161,10 @@ def test_of_a_sparse_example_only_the_strokes_are_known() -> None:
 
 def test_what_is_absent_is_known_and_the_rest_is_not() -> None:
     photo = np.zeros((4, 6, 3), np.uint8)
-    known, other = Example(photo, {}, absent=["crack"]).read().known()
+    known, other = Example(photo, {}, absent=["crack"]).read().pixel_labels()
     assert (known["crack"] == 0).all()
     assert (other == 255).all()
-    assert (Example(photo, {}).read().known()[1] == 0).all()
+    assert (Example(photo, {}).read().pixel_labels()[1] == 0).all()
 
 
 def test_class_names_are_tidied() -> None:

@@ -55,7 +55,7 @@ def test_a_correction_teaches_the_touched_pixels_and_the_rest_stays_undecided(le
     example = session.segmenter.examples_[-1]
     assert example.working is not None
     assert example.working.sparse
-    known = example.working.known(["red"]).numpy()[0]
+    known = example.working.pixel_labels(["red"]).numpy()[0]
     assert set(np.unique(known)) == {0, 255}
     assert (known[:, -4:] == 0).all()
     assert (known[:, : known.shape[1] // 2] == 255).all(), "nobody said that the other object is right"
