@@ -84,20 +84,25 @@ class ResultWriter:
         self._writers = tuple(writers)
         self._tables = tuple(tables)
         formats = [writer.format for writer in writers]
-        header = {"version": 3, "formats": formats, "classes": list(classes), "options": vars(options), "run": run}
+        header = {"version": 4, "formats": formats, "classes": list(classes), "options": vars(options), "run": run}
         self._journal = Journal(out / JOURNAL, header)
         try:
-            earlier = [(str(record["name"]), record.get("state")) for record in self._journal.records()]
-            self._times = Counter(name for name, _ in earlier)
-            self._before = {name: state for name, state in dict(earlier).items() if self._is_written(name)}
+            self._process = 1  # the how manieth process this is that writes to the journal
+            self._last: dict[str, _Last] = {}  # by the names of photos
+            before: dict[str, str | None] = {}
+            for record in self._journal.records():
+                self._process = max(self._process, record["process"] + 1)
+                if not record.get("part"):
+                    self._note(record)
+                    before[record["name"]] = record["state"]
+            self._before = {name: state for name, state in before.items() if self._is_written(name)}
             self._kept: set[str] = set()  # the photos of this run: written, or written before and still the same
             self._paths: dict[str, str] = {}
-            self._parts: Counter[str] = Counter()  # how often rows of each slide were written
             for path in (*(out / file for writer in writers for file in writer.files), *(each.path for each in tables)):
                 refuse_overwriting(path)
             for writer in self._writers:
                 # A method of this object would make a cycle of references, and an unused writer would keep its lock.
-                writer.journal = partial(_last_records, self._journal, self._times, self._kept)
+                writer.journal = partial(_last_records, self._journal, self._last, self._kept)
                 writer._begin()
         except BaseException:
             self._journal.leave()
@@ -210,12 +215,10 @@ class ResultWriter:
         """Write some rows of a slide before it is complete, so that not all of them have to be in memory.
 
         Args:
-            name: As in `write_bands`, which is called afterwards.
+            name: As in `write_bands`, which is called afterwards; without it these rows do not count.
             rows: Rows of each table, by its key.
         """
-        self._parts[name] += 1
-        record = {"name": f"{inner_name(name)}#{self._parts[name]}", **{each.format: {} for each in self._writers}}
-        self._enter(record, rows, None)
+        self._add({"name": inner_name(name), "part": True, **{each.format: {} for each in self._writers}}, rows)
 
     def rows(self, key: str) -> Iterator[list[str]]:
         """Give the rows of a table so far, in order."""
@@ -223,7 +226,7 @@ class ResultWriter:
 
     def records(self) -> Iterator[dict[str, Any]]:
         """Give what is known of each photo, in order; only the last if a photo was written twice."""
-        return _last_records(self._journal, self._times, self._kept)
+        return _last_records(self._journal, self._last, self._kept)
 
     def close(self) -> None:
         """Complete the results, after all photos are written."""
@@ -247,11 +250,20 @@ class ResultWriter:
         self, record: dict[str, Any], rows: Mapping[str, Sequence[Sequence[str]]] | None, state: str | None
     ) -> None:
         record["state"] = state
+        self._add(record, rows)
+        self._note(record)
+        self._kept.add(record["name"])
+
+    def _add(self, record: dict[str, Any], rows: Mapping[str, Sequence[Sequence[str]]] | None) -> None:
+        record["process"] = self._process
         if rows is not None:
             record["rows"] = {key: [list(row) for row in several] for key, several in rows.items()}
         self._journal.add(record)
-        self._times[record["name"]] += 1
-        self._kept.add(record["name"])
+
+    def _note(self, record: Mapping[str, Any]) -> None:
+        """Note that a photo is written, once more perhaps."""
+        times = self._last[record["name"]].times if record["name"] in self._last else 0
+        self._last[record["name"]] = _Last(times + 1, record["process"])
 
     def _take(self, name: str) -> None:
         """Refuse a photo whose result would replace that of another."""
@@ -316,11 +328,27 @@ class ResultWriter:
             self.leave()
 
 
-def _last_records(journal: Journal, times: Counter[str], kept: set[str]) -> Iterator[dict[str, Any]]:
-    left = Counter(times)
+@dataclass(frozen=True)
+class _Last:
+    """How often the journal has a photo, and which process wrote it the last time."""
+
+    times: int
+    process: int
+
+
+def _last_records(journal: Journal, last: Mapping[str, _Last], kept: set[str]) -> Iterator[dict[str, Any]]:
+    """Give the last record of each photo that is kept; of a slide also its parts, but of no earlier attempt."""
+    seen: Counter[str] = Counter()
     for record in journal.records():
-        left[record["name"]] -= 1
-        if left[record["name"]] == 0 and record["name"] in kept:
+        name = record["name"]
+        if name not in kept:
+            continue
+        if record.get("part"):
+            if record["process"] == last[name].process:
+                yield record
+            continue
+        seen[name] += 1
+        if seen[name] == last[name].times:
             yield record
 
 

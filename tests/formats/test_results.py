@@ -110,6 +110,44 @@ def test_an_interrupted_run_leaves_the_rows_so_far(tmp_path: Path) -> None:
     assert rows_of(table.path) == [["photo", "score"], ["a.jpg", "0.5"]]
 
 
+def slide_rows(
+    table: ResultTable, rows: list[str], state: str, formats: list[str], *, killed: bool = False
+) -> set[str]:
+    """Write a slide's rows one after the other, then a photo; returns what was done before."""
+    writer = open_writer(formats, table.path.parent, ["cat"], tables=[table])
+    done = writer.done(lambda name: state if name == "s.tif" else None)
+    if "s.tif" not in done:
+        for row in rows:
+            writer.write_rows("s.tif", {"t": [["s.tif", row]]})
+        bands = [np.ones((4, 4), np.uint8)]
+        writer.write_bands("s.tif", (4, 4), bands, lambda: {"t": [["s.tif", "last"]]}, state)
+    if killed:
+        writer._journal.leave()
+    else:
+        writer.close()
+    return done
+
+
+@pytest.mark.parametrize("formats", [["png"], []])
+def test_the_rows_of_a_slide_are_those_of_the_slide_that_is_there_now(tmp_path: Path, formats: list[str]) -> None:
+    table = ResultTable(tmp_path / "t.csv", ["photo", "row"], "t")
+    slide_rows(table, ["1", "2", "3"], "old", formats, killed=True)
+    assert slide_rows(table, ["1"], "old", formats, killed=True) == {"s.tif"}, "the same slide is done"
+    assert slide_rows(table, ["4"], "new", formats) == set()
+    assert rows_of(table.path)[1:] == [["s.tif", "4"], ["s.tif", "last"]]
+
+
+def test_rows_of_a_slide_that_was_not_completed_do_not_count(tmp_path: Path) -> None:
+    table = ResultTable(tmp_path / "t.csv", ["photo", "row"], "t")
+    writer = open_writer("png", tmp_path, ["cat"], tables=[table])
+    writer.write_rows("s.tif", {"t": [["s.tif", "1"]]})
+    writer.write("a.png", np.ones((4, 4), np.uint8), rows={"t": [["a.png", "1"]]})
+    writer.leave()
+    assert rows_of(table.path)[1:] == [["a.png", "1"]]
+    slide_rows(table, ["1", "2"], "state", ["png"])
+    assert rows_of(table.path)[1:] == [["a.png", "1"], ["s.tif", "1"], ["s.tif", "2"], ["s.tif", "last"]]
+
+
 def test_tables_need_no_masks(tmp_path: Path) -> None:
     table = ResultTable(tmp_path / "scores.csv", ["photo"], "scores")
     with open_writer([], tmp_path, CLASSES, tables=[table]) as writer:
