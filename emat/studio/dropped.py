@@ -217,9 +217,11 @@ def _fits(path: Path, ending: str) -> bool:
 def _colours(path: Path) -> "set[object] | None":
     """The colours of a picture if there are few, as a mask has; None otherwise."""
     try:
-        found = load_image(path, PHOTO_FORMATS, MAX_PIXELS, path.name).getcolors(FEW_COLOURS)
+        image = load_image(path, PHOTO_FORMATS, MAX_PIXELS, path.name)
     except EmatError:
         return None  # the reader says what is wrong with it
+    # Pillow counts no colours of 16 bits.
+    found = (image.convert("I") if image.mode.startswith("I;16") else image).getcolors(FEW_COLOURS)
     return None if found is None else {colour for _, colour in found}
 
 

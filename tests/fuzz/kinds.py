@@ -329,7 +329,7 @@ def fitted(chance: random.Random, folder: Path) -> bytes:
     if chance.random() < 0.2:
         key = chance.choice(sorted(metadata))
         metadata[key] = str(chance.choice(HOSTILE)).encode("utf-8", "replace").decode()
-    if chance.random() < 0.4:
+    elif chance.random() < 0.4:
         key = chance.choice(("decisions", "examples"))
         metadata[key] = json.dumps(altered(json.loads(metadata[key]), chance))
     write_tensors(path, {name: value.contiguous() for name, value in tensors.items()}, metadata)

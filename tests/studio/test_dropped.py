@@ -132,3 +132,12 @@ def test_a_dropped_file_is_opened_only_as_one_of_the_formats_of_photos(
     assert said
     assert "is not" in said[0]
     assert "e_mask.png" in said[0]
+
+
+def test_deep_pictures_do_not_end_a_drop(drop: Drop) -> None:
+    deep, mask = io.BytesIO(), io.BytesIO()
+    Image.fromarray(np.arange(2400, dtype=np.uint16).reshape(40, 60)).save(deep, "PNG")
+    Image.fromarray(left_half(1).astype(np.uint16)).save(mask, "PNG")
+    assert drop(a__bmp=png(RED, GREY), a_1__png=deep.getvalue(), a_red__png=mask.getvalue()) == []
+    assert drop.examples() == {"a.bmp": {"red": 0.5}}
+    assert [draft.photo.name for draft in drop.session.drafts.values()] == ["a_1.png"]
