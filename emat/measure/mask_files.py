@@ -18,7 +18,7 @@ from emat.formats.class_names import read_class_names
 from emat.formats.coco import CocoInstances, read_coco
 from emat.images import MASK_SUFFIXES, Pixels, read_object_mask
 from emat.images.sources import MASK_FORMATS, MAX_PIXELS, load_image
-from emat.measure.scene import Scene, numbered
+from emat.measure.scene import Scene, no_objects, numbered
 
 MEANINGS = ("classes", "objects")
 ENDINGS = ("", "_mask", "_masks", "_cp_masks", "_label", "_labels", "_seg")
@@ -56,11 +56,12 @@ class MaskFiles:
             )
         self.meaning = meaning or ("classes" if listed else None)
         self.classes = read_class_names(listed) if listed and self.meaning == "classes" else (OBJECT,)
-        self._found = {
-            without_suffix(file.relative_to(path).as_posix()): file
-            for file in sorted(path.rglob("*"))
-            if file.suffix.lower() in MASK_SUFFIXES and file.is_file()
-        }
+        self._found: dict[str, Path] = {}
+        self._further: dict[str, Path] = {}  # of two masks of the same name, the second
+        for file in sorted(path.rglob("*")):
+            if file.suffix.lower() in MASK_SUFFIXES and file.is_file():
+                stem = without_suffix(file.relative_to(path).as_posix())
+                (self._further if stem in self._found else self._found)[stem] = file
 
     def scene(self, name: str, photo: Pixels, touching: str) -> Scene:
         """Return the scene of a photo.
@@ -84,13 +85,18 @@ class MaskFiles:
         return Scene.of_label_map(photo, values, self.classes, name, source=file.name, touching=touching)
 
     def file_of(self, name: str) -> Path:
-        """Return the mask image of a photo; EmatError if there is none."""
+        """Return the mask image of a photo; EmatError if there is none, or two that differ only in their suffix."""
         stem = without_suffix(name)
         stems = [stem, stem.rpartition("/")[2]]
         for each in stems:
             for ending in ENDINGS:
-                if (file := self._found.get(f"{each}{ending}")) is not None:
-                    return file
+                if (file := self._found.get(f"{each}{ending}")) is None:
+                    continue
+                if (other := self._further.get(f"{each}{ending}")) is not None:
+                    raise EmatError(
+                        "ambiguous-mask", f"{file} and {other} are both masks of {name}; remove one of them"
+                    )
+                return file
         raise EmatError("no-such-mask", f"{self.path} has no mask for {name}; its name would be {stem}.png")
 
     def _of_one_class(self, file: Path, name: str, photo: Pixels, touching: str) -> Scene:
@@ -115,16 +121,20 @@ class MaskFiles:
             raise EmatError(
                 "mask-size", f"{self.path} gives {name} another size than the photo has; save both at the same size"
             )
-        labels = {each: np.zeros(photo.shape[:2], np.int32) for each in self.classes}
-        covered = np.zeros(photo.shape[:2], np.int32)
-        for number, drawn in enumerate((each for each in drawing.objects if not each.crowd), start=1):
+        size = photo.shape[:2]
+        drawn_objects = [each for each in drawing.objects if not each.crowd]
+        drawn_classes = dict.fromkeys(each.class_name for each in drawn_objects)
+        labels = {each: np.zeros(size, np.int32) for each in drawn_classes}
+        covered = np.zeros(size, np.int32)
+        for number, drawn in enumerate(drawn_objects, start=1):
             inside = drawing.filled(drawn)
             labels[drawn.class_name][inside] = number
             covered += inside
-        overlap = {each for each in self.classes if ((labels[each] > 0) & (covered > 1)).any()}
+        overlap = {each for each in labels if ((labels[each] > 0) & (covered > 1)).any()}
         below = max(overlap, key=lambda each: int((labels[each] > 0).sum()), default=None)
         overlapping = frozenset(() if below is None else (below,))
-        return Scene(name, photo, numbered(labels), dict.fromkeys(labels, self.path.name), overlapping)
+        every = {each: labels.get(each, no_objects(size)) for each in self.classes}
+        return Scene(name, photo, numbered(every), dict.fromkeys(every, self.path.name), overlapping)
 
 
 def region_mask(folder: Path, name: str, size: tuple[int, int]) -> NDArray[np.bool_]:
@@ -147,5 +157,9 @@ def _values(file: Path) -> NDArray[np.int32]:
     if values.ndim != 2 or values.dtype.kind not in "bui":
         raise EmatError(
             "mask-colours", f"{file} is in colours or fractions; save the mask as an indexed or grey PNG or TIFF"
+        )
+    if values.min() < 0:
+        raise EmatError(
+            "mask-colours", f"{file} has the value {values.min()}, but classes and objects count from 0; save it again"
         )
     return values.astype(np.int32)

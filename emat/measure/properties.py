@@ -30,7 +30,7 @@ from scipy.spatial import ConvexHull, cKDTree
 from scipy.spatial.distance import pdist
 
 from emat.errors import EmatError, needs_extra
-from emat.measure.scene import Labels, Mask, Scene, on_border
+from emat.measure.scene import Labels, Mask, Scene, has_objects, on_border
 
 Value: TypeAlias = float | int | str | bool | None
 Row: TypeAlias = dict[str, Value]
@@ -196,9 +196,9 @@ def object_rows(scene: Scene, groups: Sequence[str] = DEFAULT_GROUPS) -> list[Ro
 
 def _rows_of_class(scene: Scene, name: str, groups: Sequence[str]) -> list[Row]:
     labels = scene.objects[name]
-    numbers = np.unique(labels[labels > 0])
-    if not len(numbers):
+    if not has_objects(labels):
         return []
+    numbers = np.unique(labels[labels > 0])
     asked = ["label", "area", "bbox", "centroid"]
     if "size" in groups or "shape" in groups:
         asked += ["equivalent_diameter_area", "perimeter_crofton", "axis_major_length", "axis_minor_length"]

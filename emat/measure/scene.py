@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from emat.errors import EmatError
+from emat.formats.class_names import label_type
+from emat.formats.drawing import LabelMap
 from emat.images import VOID, Pixels
 from emat.refine.objects import separate
 
@@ -115,7 +117,11 @@ class Scene:
                 "unknown-class", f"the mask of {name} has class {highest}, but {len(classes)} classes have a name"
             )
         way = separate if touching == "split" else connected
-        labels = {each: way(label_map == index) for index, each in enumerate(classes, start=1)}
+        shown = set(np.unique(label_map).tolist())
+        labels = {
+            each: way(label_map == index) if index in shown else no_objects(label_map.shape)
+            for index, each in enumerate(classes, start=1)
+        }
         return cls(name, photo, numbered(labels), dict.fromkeys(labels, source))
 
     @classmethod
@@ -159,9 +165,10 @@ class Scene:
         return name
 
     @property
-    def label_map(self) -> NDArray[np.uint8]:
+    def label_map(self) -> LabelMap:
         """The class of every pixel (H, W): i is `classes[i - 1]`. What overlaps lies below."""
-        return np.asarray(self._painted(lambda index, labels: np.full_like(labels, index)), np.uint8)
+        painted = self._painted(lambda index, labels: np.full_like(labels, index))
+        return np.asarray(painted, label_type(self.classes))
 
     @property
     def object_image(self) -> Labels:
@@ -173,7 +180,8 @@ class Scene:
         below_first = sorted(enumerate(self.objects, start=1), key=lambda item: item[1] not in self.overlapping)
         for index, name in below_first:
             labels = self.objects[name]
-            image = np.where(labels > 0, value(index, labels), image)
+            if has_objects(labels):
+                image = np.where(labels > 0, value(index, labels), image)
         return image
 
     def with_class(self, name: str, mask: Mask, source: str) -> Scene:
@@ -254,6 +262,9 @@ def filtered(scene: Scene, filters: Filters, scale: Scale | None = None) -> Scen
     least = 0.0 if filters.smallest is None else filters.smallest.pixels(scale, scene.name)
     kept = {}
     for name, labels in scene.objects.items():
+        kept[name] = labels
+        if not has_objects(labels):
+            continue
         labels = _without_holes(labels) if filters.fill_holes else labels
         areas = np.bincount(labels.ravel())
         drop = areas < least
@@ -284,10 +295,23 @@ def connected(mask: Mask) -> Labels:
     return labels
 
 
+def no_objects(size: tuple[int, ...]) -> Labels:
+    """Return the label image (H, W) of a class that a photo does not show, which takes no memory: there may be many."""
+    return np.broadcast_to(np.int32(0), size)
+
+
+def has_objects(labels: Labels) -> bool:
+    """Whether a label image (H, W) has any object."""
+    return bool(labels[:1, :1].any() if labels.strides == (0, 0) else labels.any())
+
+
 def numbered(objects: Mapping[str, Labels]) -> dict[str, Labels]:
     """Return label images whose objects are numbered from 1 throughout, without gaps."""
     renumbered, first = {}, 0
     for name, labels in objects.items():
+        if not has_objects(labels):
+            renumbered[name] = no_objects(labels.shape)
+            continue
         present = np.bincount(labels.ravel()) > 0
         present[0] = False
         new = np.zeros(len(present), np.int32)

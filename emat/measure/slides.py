@@ -19,7 +19,7 @@ from emat.inference.tiles import SlidePart
 from emat.measure.exports import Placed
 from emat.measure.measuring import MeasureOptions, judged
 from emat.measure.properties import PhotoSums, Row, object_rows, photo_rows
-from emat.measure.scene import Scene, channel_names, connected, filtered, numbered
+from emat.measure.scene import Scene, channel_names, connected, filtered, no_objects, numbered
 from emat.measure.shares import Within, add_shares
 from emat.measure.tables import with_scale
 from emat.measure.units import Scale
@@ -81,11 +81,10 @@ class SlideMeasurement:
     def _scene(
         self, size: tuple[int, int], objects: Mapping[str, NDArray[np.int32]], scores: Mapping[str, float]
     ) -> Scene:
-        nothing = np.broadcast_to(np.int32(0), size)
         return Scene(
             self.name,
             np.broadcast_to(np.uint8(0), (*size, 3)),
-            {name: objects.get(name, nothing) for name in self.classes},
+            {name: objects.get(name, no_objects(size)) for name in self.classes},
             dict.fromkeys(self.classes, self.source),
             scores=scores,
             expected=self.expected,

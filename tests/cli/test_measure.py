@@ -223,6 +223,13 @@ def test_masks_whose_meaning_is_not_clear_are_refused(tmp_path: Path, capsys: py
     assert "--mask-values classes or --mask-values objects" in capsys.readouterr().err
     assert run(*words, "--mask-values", "objects") == 0
     assert [row["area_px"] for row in rows_of(tmp_path / "out" / "objects.csv")] == ["100"] * 3
+    tifffile.imwrite(tmp_path / "masks" / "a_cp_masks.tif", cells.astype(np.int32) - 1)
+    assert run(*words, "--mask-values", "objects") == 3
+    assert "the value -1" in capsys.readouterr().err
+    for ending in ("png", "tif"):
+        Image.fromarray(cells).save(tmp_path / "masks" / f"a.{ending}")
+    assert run(*words, "--mask-values", "objects") == 3
+    assert "a.png and" in capsys.readouterr().err
 
 
 def test_coco_files_are_measured_too(masked: Path) -> None:

@@ -80,3 +80,13 @@ def test_an_area_that_is_none_is_refused(text: str) -> None:
 def test_a_mask_of_another_size_is_refused() -> None:
     with raises_code("mask-size"):
         Scene.of_label_map(np.zeros((5, 5, 3), np.uint8), np.zeros((4, 5), np.uint8), ["a"])
+
+
+def test_of_many_classes_each_keeps_its_index_and_absent_ones_take_no_memory() -> None:
+    label_map = np.zeros((400, 500), np.uint16)
+    label_map[10:20, 10:20], label_map[50:60, 50:60] = 7, 300
+    scene = Scene.of_label_map(np.zeros((400, 500, 3), np.uint8), label_map, [f"class {n}" for n in range(1, 401)])
+    kept = filtered(scene, Filters(fill_holes=True, border="drop"))
+    assert np.array_equal(kept.label_map, label_map)
+    assert kept.object_image.max() == 2
+    assert sum(labels.strides != (0, 0) for labels in kept.objects.values()) == 2
