@@ -12,7 +12,7 @@ from sys import executable
 from packaging.requirements import Requirement
 
 EXTRAS = (
-    *("train", "data", "studio", "report", "science", "heic", "measure", "export", "serve", "hub"),
+    *("train", "data", "studio", "report", "science", "heic", "measure", "video", "export", "serve", "hub"),
     *("ray", "cvat", "fiftyone", "napari"),
 )
 

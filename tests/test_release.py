@@ -28,6 +28,12 @@ def test_the_name_of_the_distribution_is_the_same_everywhere() -> None:
     assert {each.name for each in extras if each.name.startswith("emat")} == {DISTRIBUTION}
 
 
+def test_every_extra_has_one_row_on_the_page_about_installing() -> None:
+    page = (ROOT / "docs" / "installation.md").read_text(encoding="utf-8")
+    rows = re.findall(rf'^\| `pip install "{DISTRIBUTION}\[(\w+)\]"`', page, re.MULTILINE)
+    assert sorted(rows) == sorted(set(PROJECT["optional-dependencies"]) - {"dev", "docs"})
+
+
 @pytest.mark.parametrize("folder", ["docs", "emat", "notebooks", "."])
 def test_nobody_is_told_to_install_another_project(folder: str) -> None:
     pages = (ROOT / folder).glob("*.md") if folder == "." else (ROOT / folder).rglob("*")

@@ -2,8 +2,7 @@
 
 import json
 import shlex
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -30,10 +29,11 @@ from emat.cli.options import (
     reading_of,
     refinement,
 )
+from emat.datasets.dataset import Dataset
 from emat.datasets.layouts import open_dataset
 from emat.errors import EmatError
 from emat.files import is_number
-from emat.images import PHOTO_SUFFIXES, Reading
+from emat.images import PHOTO_SUFFIXES
 from emat.images.sources import split_page
 from emat.inference.decisions import best_size
 from emat.inference.example import MOST_EMPTY, Example, examples_of, wanted_classes
@@ -133,14 +133,18 @@ def command(
             raise EmatError(
                 "missing-option", "--sparse is for a single photo with --mask; give more of them as Example in Python"
             )
-        return loaded.fit(_from_dataset(examples, classes, shots, learn, reading))
+        dataset = open_dataset(examples)
+        dataset.reading = reading
+        wanted = wanted_classes(dataset, classes)
+        # Results number the classes as the data set does, whichever of them its first photo shows.
+        return loaded.fit(_from_dataset(dataset, wanted, shots, learn, classes is not None), wanted)
 
     segmenter, said = best_size(fitted) if size == "auto" and learn else (fitted(_side(size)), None)
     segmenter.save(out, thumbnails=thumbnails)
-    counts = Counter(name for example in segmenter.examples_ for name in example.classes)
+    counts = {name: sum(name in example.classes for example in segmenter.examples_) for name in segmenter.classes_}
     forecast = segmenter.forecast_
     if as_json:
-        answer = {"file": str(out), "examples": len(segmenter.examples_), "classes": dict(counts)}
+        answer = {"file": str(out), "examples": len(segmenter.examples_), "classes": counts}
         if forecast:
             answer["forecast"] = {name: asdict(each) for name, each in forecast.items()}
             answer["size"] = segmenter.working_side
@@ -194,23 +198,25 @@ def _as_box(text: str) -> tuple[float, ...] | None:
     return numbers if len(numbers) == 4 else None
 
 
-def _from_dataset(path: Path, only: str | None, shots: int | None, learn: bool, reading: Reading) -> Iterator[Example]:
-    """Give the photos of a data set with their masks, and if a classifier is trained also some without the classes."""
-    dataset = open_dataset(path)
-    dataset.reading = reading
-    names = follow(dataset.names, len(dataset.names), "examples read")
-    wanted, shown = wanted_classes(dataset, only), set[str]()
+def _from_dataset(
+    dataset: Dataset, wanted: Sequence[str], shots: int | None, learn: bool, need_all: bool
+) -> Iterator[Example]:
+    """Give the photos of a data set with their masks, and if a classifier is trained also some without the classes.
+
+    With `need_all`, it is an error if no photo shows one of the classes.
+    """
+    names, shown = follow(dataset.names, len(dataset.names), "examples read"), set[str]()
     for example in examples_of(dataset, names, wanted, shots, MOST_EMPTY if learn else 0):
         shown.update(example.masks)
         yield example
-    if only is not None and (missing := [name for name in wanted if name not in shown]):
+    if need_all and (missing := [name for name in wanted if name not in shown]):
         raise EmatError(
             "no-examples",
-            f"no photo of {path} shows {missing[0]!r}; leave it out of --classes, or add one with its mask",
+            f"no photo of {dataset.root} shows {missing[0]!r}; leave it out of --classes, or add one with its mask",
         )
 
 
-def _show(out: Path, counts: Counter[str], forecast: Mapping[str, Forecast]) -> None:
+def _show(out: Path, counts: Mapping[str, int], forecast: Mapping[str, Forecast]) -> None:
     console = Console()
     table = Table(box=box.SIMPLE_HEAD)
     table.add_column("class")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -134,12 +134,23 @@ class ExampleSet:
     """The examples of a segmenter, which replaces them as a whole, so that a prediction keeps those it began with."""
 
     examples: tuple[FittedExample, ...] = ()
+    order: tuple[str, ...] = ()  # of the classes, such as a data set lists them; it may name others too
     _tile_supports: dict[tuple[str, tuple[int, int]], list[Any]] = field(default_factory=dict, repr=False)
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The names of the classes, in the order of their first example."""
-        return tuple(dict.fromkeys(name for example in self.examples for name in example.encodings))
+        """The names of the classes: as `order` lists them, the others behind in the order of their first example."""
+        shown = dict.fromkeys(name for example in self.examples for name in example.encodings)
+        return tuple(dict.fromkeys([*(name for name in self.order if name in shown), *shown]))
+
+    def of(self, examples: Iterable[FittedExample]) -> ExampleSet:
+        """Return other examples with the same order of classes."""
+        return ExampleSet(tuple(examples), self.order)
+
+    def renamed(self, name: str, to: str) -> ExampleSet:
+        """Return the same examples with another name for a class."""
+        order = tuple(to if each == name else each for each in self.order)
+        return ExampleSet(tuple(example.renamed(name, to) for example in self.examples), order)
 
     def supports(self, name: str, without: Collection[int] = ()) -> list[Any]:
         """Return the support encodings of a class, without those of the examples with the indices `without`."""

@@ -209,7 +209,8 @@ class Segmenter:
         how = reading or Reading(file.stretch, channels=file.channels)
         overlap = () if file.decisions is None else file.decisions.overlap
         segmenter = cls(file.method, file.thresholds, tiles, None, refine, how, learner, size, overlap)
-        segmenter._examples = ExampleSet(file.examples)
+        # The decisions have the order of the classes; files of format 1 knew none but that of the examples.
+        segmenter._examples = ExampleSet(file.examples, () if file.decisions is None else tuple(file.decisions.classes))
         if learner is not None and file.learnt is None:
             return segmenter  # it was saved without learning, and learns when it is first asked
         learnt = file.learnt if learner is not None else None
@@ -348,7 +349,7 @@ class Segmenter:
 
     @property
     def classes_(self) -> tuple[str, ...]:
-        """The names of the classes, in the order of their first example."""
+        """The names of the classes, in the order that was given to `fit`, or else of their first example."""
         return self._examples.classes
 
     @property
@@ -399,15 +400,20 @@ class Segmenter:
         """The device that it computes on."""
         return next(self.method.parameters()).device
 
-    def fit(self, examples: Iterable[Example]) -> Segmenter:
+    def fit(self, examples: Iterable[Example], classes: Sequence[str] = ()) -> Segmenter:
         """Learn from `examples`, forgetting earlier ones; they are read one at a time.
+
+        Args:
+            examples: The examples.
+            classes: The order of the classes, which numbers them in label maps; a class that no example shows is passed
+                over. By default, they have the order of their first example.
 
         Raises:
             EmatError: If there is no example, or one cannot be read.
         """
-        encoded = ExampleSet()
+        encoded = ExampleSet(order=tuple(classes))
         for example in [examples] if isinstance(examples, Example) else examples:
-            encoded = ExampleSet((*encoded.examples, self._encoded(example, encoded)))
+            encoded = encoded.of((*encoded.examples, self._encoded(example, encoded)))
         if not encoded.examples:
             raise EmatError("no-examples", "there is nothing to fit: give at least one photo with the mask of a class")
         encoded.check_shown()
@@ -431,10 +437,10 @@ class Segmenter:
         with self._changing:
             before = self._examples.examples
             index = len(before) if instead_of is None else self._examples.index(instead_of)
-            others = ExampleSet(before[:index] + before[index + 1 :])
+            others = self._examples.of(before[:index] + before[index + 1 :])
             self._check_learns_again(others)
             added = self._encoded(example, others)
-            self._examples = ExampleSet((*before[:index], added, *before[index + 1 :]))
+            self._examples = self._examples.of((*before[:index], added, *before[index + 1 :]))
             self._fit = None
         return self
 
@@ -452,7 +458,7 @@ class Segmenter:
             index, target = self._examples.index(example), self._examples.index(to)
             examples = list(self._examples.examples)
             examples.insert(target, examples.pop(index))
-            self._examples, self._fit = ExampleSet(tuple(examples)), None
+            self._examples, self._fit = self._examples.of(examples), None
         return self
 
     def rename(self, name: str, to: str) -> Segmenter:
@@ -467,7 +473,7 @@ class Segmenter:
             if to.casefold() in {other.casefold() for other in self._examples.classes if other != name}:
                 raise EmatError("given-twice", f"there is already a class {to!r}; choose another name")
             self.overlap = tuple(to if each == name else each for each in self.overlap)
-            self._examples = ExampleSet(tuple(one.renamed(name, to) for one in self._examples.examples))
+            self._examples = self._examples.renamed(name, to)
             if self._fit is not None:
                 decisions = self._fit.decisions.renamed(name, to)
                 self._fit = Fit(self._examples, self._fit.learnt, decisions)
@@ -482,7 +488,7 @@ class Segmenter:
         with self._changing:
             index = self._examples.index(example)
             examples = self._examples.examples
-            others = ExampleSet(examples[:index] + examples[index + 1 :])
+            others = self._examples.of(examples[:index] + examples[index + 1 :])
             self._check_learns_again(others)
             self._examples, self._fit = others, None
         return self
@@ -719,7 +725,7 @@ class Segmenter:
                 }
                 example = replace(example, encodings=whole)
             filled.append(example)
-        return ExampleSet(tuple(filled))
+        return examples.of(filled)
 
     def _decide(
         self, examples: ExampleSet, learnt: Learnt | None, validated: CrossValidated | None, smallest: bool = True

@@ -44,6 +44,21 @@ def test_a_folder_becomes_one_file(pets: Path, tiny_head: Path, capsys: pytest.C
     assert [example.name for example in fitted.examples_] == ["a", "b", "c"]
 
 
+def test_results_number_the_classes_as_the_data_set_does(
+    pets: Path, tiny_head: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first photo shows the second class."""
+    (pets / "masks" / "a.png").rename(pets / "masks" / "d.png")
+    (pets / "images" / "a.jpg").rename(pets / "images" / "d.jpg")
+    out = pets.parent / "pets.emat"
+    assert run("fit", pets, "-o", out, "--model", tiny_head, "--json") == 0
+    assert list(json.loads(capsys.readouterr().out)["classes"]) == ["cat", "dog"]
+    fitted = Segmenter.load(out)
+    assert fitted.examples_[0].classes == ("dog",)
+    assert fitted.classes_ == ("cat", "dog")
+    assert fitted.rename("cat", "tiger").remove(0).classes_ == ("tiger", "dog")
+
+
 def test_classes_and_shots_limit_what_is_shown(pets: Path, tiny_head: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = pets.parent / "dogs.emat"
     assert run("fit", pets, "-o", out, "--model", tiny_head, "--classes", "dog", "--shots", "1", "--json") == 0

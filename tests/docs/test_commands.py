@@ -32,6 +32,7 @@ from emat.backbone.vit import ViT
 from emat.images import write_indexed_png
 from emat.methods.trained_head import save_head
 from emat.model import build
+from emat.tensor_files import write_tensors
 from tests.cli.command import run
 from tests.docs.test_pages import PAGES, ROOT, commands, name_of
 from tests.docs.test_research import write_benchmark, write_checkpoint
@@ -64,7 +65,7 @@ SMALLER = {  # what makes a command end within seconds; {head} is the tiny head
     "train": ("--size", "112", "--max-tasks", "2", "--val-tasks", "2", "--batch", "1"),
     "tune": ("--tasks", "2"),
 }
-SLOW = ("weights", "training")  # pages that train, and that import a backbone of the usual size
+SLOW = ("weights", "training", "backbones")  # pages that train, and that import a backbone of the usual size
 SERVERS = ("serve", "studio")
 WITH_COMMANDS = [page for page in PAGES if commands(page) and name_of(page) not in WITH_OWN_TESTS]
 SIZE = 64, 48  # width and height of a photo
@@ -205,6 +206,9 @@ def test_every_command_of_a_page_runs(
     if (write := {"labelme-cvat.md": write_labelme, "training.md": make_photos}.get(page.name)) is not None:
         shutil.rmtree(folder / "photos")  # a data set on these pages
         write(folder / "photos")
+    if page.stem == "backbones":  # what its script writes
+        tensors = BACKBONES["resnet50-v1"].make().state_dict()
+        write_tensors(folder / "resnet50-v1.safetensors", tensors, {"backbone": "resnet50-v1"})
     if any("dinov2-s" in words for words in commands(page)):
         assert run("weights", "import", "best.ckpt", "--as", "with-dinov2-s") == 0
     for words in commands(page):

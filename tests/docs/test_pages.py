@@ -17,6 +17,8 @@ ROOT = Path(__file__).parents[2]
 PAGES = [*sorted((ROOT / "docs").rglob("*.md")), *sorted(ROOT.glob("*.md"))]
 NOTEBOOKS = [ROOT / "notebooks" / "README.md", *sorted((ROOT / "notebooks").glob("*.ipynb"))]
 FENCE = re.compile(r"^(?P<indent> *)```(?P<language>\w+)\n(?P<text>.*?)^ *```$", re.MULTILINE | re.DOTALL)
+OPENING = re.compile(r"^ *```(.*)$", re.MULTILINE)
+INLINE = re.compile(r"(?<!`)`([^`]+)`(?!`)")
 LINK = re.compile(r"\]\(([^)\s\\]+)\)")
 
 
@@ -40,6 +42,19 @@ def commands(page: Path) -> list[list[str]]:
     return [shlex.split(part, comments=True)[1:] for part in parts if part.strip().startswith("emat ")]
 
 
+def inline_lines(page: Path) -> list[str]:
+    """What stands between backticks in a page's sentences, each on one line."""
+    text = FENCE.sub("", page.read_text(encoding="utf-8"))
+    return [" ".join(found.split()) for found in INLINE.findall(text)]
+
+
+def scripts(page: Path) -> list[list[str]]:
+    """The words of every `python benchmarks/...` and `python docs/...` line of a page, in blocks and in sentences."""
+    lines = [line for text in blocks(page, "bash") for line in text.replace("\\\n", " ").splitlines()]
+    starts = ("python benchmarks/", "python docs/", "python tests/", "python notebooks/")
+    return [shlex.split(line, comments=True)[1:] for line in [*lines, *inline_lines(page)] if line.startswith(starts)]
+
+
 @cache
 def options_of(*verbs: str) -> frozenset[str]:
     command: Any = get_command(build_app(verbs[0]))
@@ -50,8 +65,9 @@ def options_of(*verbs: str) -> frozenset[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_commands_have_the_verbs_and_options_that_they_show(page: Path) -> None:
-    for words in commands(page):
-        if words[0].startswith("-"):
+    mentioned = [shlex.split(line)[1:] for line in inline_lines(page) if line.startswith("emat ")]
+    for words in [*commands(page), *mentioned]:
+        if words[0].startswith("-") or words[0] == "VERB":
             continue
         assert words[0] in VERBS, words
         command: Any = get_command(build_app(words[0]))
@@ -60,6 +76,22 @@ def test_commands_have_the_verbs_and_options_that_they_show(page: Path) -> None:
         for word in words[len(verbs) :]:
             if re.match(r"--?[a-z]", word):
                 assert word.partition("=")[0] in {*options_of(*verbs), "--help", "-h"}, " ".join(words)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_block_has_a_language(page: Path) -> None:
+    """A block without one would not be looked at by any test."""
+    marks = OPENING.findall(page.read_text(encoding="utf-8"))
+    assert all(marks[::2]), f"block {1 + marks[::2].index('')} of {name_of(page)}"
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if scripts(page)], ids=name_of)
+def test_scripts_exist_and_have_the_options_that_pages_show(page: Path) -> None:
+    for words in scripts(page):
+        text = (ROOT / words[0]).read_text(encoding="utf-8")
+        for word in words[1:]:
+            if re.match(r"--[a-z]", word):
+                assert f'"{word.partition("=")[0]}"' in text, " ".join(words)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
