@@ -41,7 +41,8 @@ from emat.images.slides import Slide
 from emat.images.sources import split_page
 from emat.images.stacks import Stack, open_stack
 from emat.inference.photos import PhotoFile, find_photos, photo_state, read_ahead
-from emat.inference.tiles import SlidePart, SlidePrediction, Tiles, is_slide, predict_slide
+from emat.inference.slides import SlidePart, SlidePrediction, is_slide, predict_slide
+from emat.inference.tiles import Tiles
 from emat.measure.exports import FORMATS as EXPORTS
 from emat.measure.exports import open_geojson, open_rois, write_export
 from emat.measure.mask_files import MaskFiles, region_mask

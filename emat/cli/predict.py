@@ -42,9 +42,8 @@ from emat.images.stacks import open_stack
 from emat.images.videos import VIDEO_SUFFIXES
 from emat.inference.photos import PhotoFile, find_photos, photo_state, read_ahead
 from emat.inference.prediction import ScoreTable, Thresholds
-from emat.inference.seams import SeamJoiner, slide_objects
 from emat.inference.segmenter import Segmenter
-from emat.inference.tiles import SlidePart, SlidePrediction, is_slide, predict_slide
+from emat.inference.slides import SeamJoiner, SlidePart, SlidePrediction, is_slide, predict_slide, slide_objects
 from emat.measure.scene import numbered
 from emat.measure.tracks import Tracks
 from emat.outputs import WriteError, claim_file, claim_folder

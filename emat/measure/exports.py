@@ -137,40 +137,6 @@ def _roi(roifile: ModuleType, regions: Sequence[Region], title: str) -> Any:
     return roi
 
 
-def read_rois(path: Path, size: tuple[int, int]) -> dict[str, NDArray[np.bool_]]:
-    """Read the masks (H, W) of a zip of ImageJ ROIs by their names; pixels whose middle is inside count.
-
-    Args:
-        path: The zip.
-        size: Height and width of the photo.
-
-    Raises:
-        EmatError: roifile is not installed, or the file is not a zip of ROIs.
-    """
-    roifile = _package("roifile", "ImageJ ROIs need roifile")
-    try:
-        rois = roifile.roiread(path)
-    except Exception as error:  # a foreign file
-        raise EmatError(
-            "damaged-file", f"{path} is not a zip of ImageJ ROIs ({error}); save it again from the ROI manager"
-        ) from None
-    masks = {}
-    for roi in rois if isinstance(rois, list) else [rois]:
-        parts = roi.coordinates(multi=True) if roi.shape_roi_size > 0 else [roi.coordinates()]
-        masks[str(roi.name)] = even_odd(parts, size)
-    return masks
-
-
-def even_odd(rings: Sequence[NDArray[Any]], size: tuple[int, int]) -> NDArray[np.bool_]:
-    """Fill closed lines (n, 2) of x, y by the even-odd rule, (H, W): a pixel counts if its middle is inside."""
-    draw = _package("skimage.draw", "filling outlines needs scikit-image")
-    mask = np.zeros(size, bool)
-    for ring in rings:
-        rows, columns = draw.polygon(ring[:, 1] - 0.5, ring[:, 0] - 0.5, size)
-        mask[rows, columns] ^= True
-    return mask
-
-
 def write_geojson(
     path: Path,
     scene: Scene,

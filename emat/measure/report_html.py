@@ -21,7 +21,7 @@ from PIL import Image
 
 from emat import __version__
 from emat.images import Pixels, resize_mask, resize_photo
-from emat.inference.tiles import SlidePart
+from emat.inference.slides import SlidePart
 from emat.measure.properties import RELIABLE_FROM, UNRELIABLE, Value, column_of
 from emat.measure.scene import Scene
 from emat.measure.tables import PIXEL, Table, TableColumn

@@ -1,6 +1,6 @@
 """Measuring a slide that is too large for the memory, while it is predicted part by part.
 
-Regions that lie in several parts are joined first (`emat.inference.seams`); then each is a small scene of its own and
+Regions that lie in several parts are joined first (`emat.inference.slides`); then each is a small scene of its own and
 is measured as every scene. Classes that `--within` relates are joined together, so that a lesion meets its leaf. What
 is kept of objects that were measured is sums, and what verdicts ask for.
 """
@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emat.images.slides import Slide
-from emat.inference.seams import SeamJoiner, SlideRegion
-from emat.inference.tiles import SlidePart
+from emat.inference.slides import SeamJoiner, SlidePart, SlideRegion
 from emat.measure.exports import Placed
 from emat.measure.measuring import MeasureOptions, judged
 from emat.measure.properties import PhotoSums, Row, object_rows, photo_rows
@@ -61,7 +60,7 @@ class SlideMeasurement:
 
     def add(self, part: SlidePart) -> Iterator[Placed]:
         """Take the next part, and give the pieces of the slide that are complete, with their objects and rows."""
-        overlapping = part.found.overlapped
+        overlapping = part.prediction.overlapped
         for joiner in self._joiners:
             for region in joiner.add(part):
                 placed = self._measured(region, overlapping)

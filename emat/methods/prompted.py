@@ -57,11 +57,6 @@ class PromptedQuery(Patches):
         height, width = self.encoded.size
         return (column + 0.5) * width / self.grid[1], (row + 0.5) * height / self.grid[0]
 
-    def on_sheet(self, values: Tensor) -> Tensor:
-        """Resize values of the patches (T,) to the sheet."""
-        maps = values.view(1, 1, *self.grid).float()
-        return F.interpolate(maps, self.sheet, mode="bilinear", align_corners=False)[0, 0]
-
     def covered(self, masks: Tensor) -> Tensor:
         """Return which patches' centres are inside of each mask (n, rows, columns) on the sheet: (n, T)."""
         rows, columns = (

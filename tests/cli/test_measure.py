@@ -15,9 +15,9 @@ from emat import Example, Segmenter
 from emat.cli import measure
 from emat.images import Reading
 from emat.images.stacks import Plane, open_stack
-from emat.measure.exports import read_rois
 from emat.measure.mask_files import MaskFiles
 from tests.cli.command import run
+from tests.measure.rois import read_rois
 from tests.measure.shapes import disc
 
 RED, GREY = (220, 30, 30), (90, 90, 90)

@@ -18,17 +18,8 @@ from emat.images import Reading
 from emat.images.slides import Slide
 from emat.inference.decisions import LeftOutExample, decide_tiles
 from emat.inference.example import Scribble
-from emat.inference.tiles import (
-    OVERLAP,
-    UNCUT,
-    SlidePrediction,
-    View,
-    cut,
-    is_slide,
-    part_side,
-    predict_slide,
-    tile_grid,
-)
+from emat.inference.slides import SlidePrediction, is_slide, part_side, predict_slide
+from emat.inference.tiles import OVERLAP, UNCUT, View, cut, tile_grid
 from tests.inference.colour_method import ColourMethod
 from tests.raises import raises_code
 

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from emat.measure import MeasureOptions, Scene, measure
-from emat.measure.exports import even_odd, read_rois, write_geojson, write_labels, write_rois
+from emat.measure.exports import write_geojson, write_labels, write_rois
 from emat.measure.units import Scale, scale_in_file
+from tests.measure.rois import even_odd, read_rois
 from tests.measure.shapes import disc, ring, scene_of
 from tests.raises import raises_code
 
@@ -127,9 +128,3 @@ def test_measurements_save_themselves_by_suffix(tmp_path: Path) -> None:
         assert (tmp_path / f"a{suffix}").stat().st_size > 0
     with raises_code("wrong-suffix", ".xlsx"):
         found.save(tmp_path / "a.xlsx")
-
-
-def test_a_file_that_is_no_zip_of_rois_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "a.zip").write_bytes(b"nothing")
-    with raises_code("damaged-file"):
-        read_rois(tmp_path / "a.zip", (5, 5))

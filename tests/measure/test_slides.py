@@ -9,9 +9,10 @@ import tifffile
 from numpy.typing import NDArray
 
 from emat.images.slides import Slide
-from emat.inference import seams
+from emat.inference import slides
 from emat.inference.prediction import Prediction
-from emat.inference.tiles import SlidePart, View
+from emat.inference.slides import SlidePart
+from emat.inference.tiles import View
 from emat.measure import Filters, MeasureOptions, Scene, measure
 from emat.measure.properties import GROUPS, Row
 from emat.measure.scene import Area
@@ -107,7 +108,7 @@ def test_no_more_is_kept_than_reaches_into_the_last_band(slide: Slide, photo: ND
     labels = np.zeros(SIZE, np.uint8)
     labels[10:20, 10:20] = 1
     labels[45:205, 100:104] = 1
-    joiner = seams.SeamJoiner(CLASSES, SIZE)
+    joiner = slides.SeamJoiner(CLASSES, SIZE)
     sizes = []
     for part in parts(labels, photo):
         regions = list(joiner.add(part))
@@ -119,8 +120,8 @@ def test_no_more_is_kept_than_reaches_into_the_last_band(slide: Slide, photo: ND
 def test_an_object_larger_than_the_memory_is_refused(
     slide: Slide, photo: NDArray[np.uint8], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(seams, "MAX_PIXELS", 1000)
-    joiner = seams.SeamJoiner(CLASSES, SIZE)
+    monkeypatch.setattr(slides, "MAX_PIXELS", 1000)
+    joiner = slides.SeamJoiner(CLASSES, SIZE)
     *before, last = parts(np.ones(SIZE, np.uint8), photo)
     assert not [region for part in before for region in joiner.add(part)]
     with raises_code("object-too-large"):

@@ -1,13 +1,18 @@
-"""Regions of a slide that lie in several of its parts, joined across the seams.
+"""Prediction of slides, which are too large for the memory: window by window, with regions joined across the seams.
 
-Parts come from left to right and then from top to bottom. A region is given as soon as a whole band lies below it, so
-that no more is in memory than the regions that reach into the last band.
+Every window of a slide is predicted as a photo of its own, and the label map is given band by band. A window is larger
+than the part that is kept of it, so that an object at the border of a part is seen whole.
+
+Parts come from left to right and then from top to bottom. Regions that lie in several parts are joined (`SeamJoiner`).
+A region is given as soon as a whole band lies below it, so that no more is in memory than the regions that reach into
+the last band.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,11 +21,129 @@ from scipy import ndimage
 from emat.errors import EmatError
 from emat.formats.regions import TOUCHING
 from emat.formats.results import ObjectRow
-from emat.images import MAX_PIXELS, Pixels
-from emat.inference.tiles import SlidePart, View
+from emat.images import MAX_PIXELS, Pixels, Reading
+from emat.images.slides import Slide
+from emat.images.sources import PHOTO_FORMATS, TIFF_SUFFIXES, open_image, split_page
+from emat.inference.prediction import Prediction
+from emat.inference.segmenter import Segmenter
+from emat.inference.tiles import MOST_DETAIL, Tiles, View
 from emat.refine.objects import measure, separate
 
 MOST = 254  # steps in which probabilities are kept; 0 stands for pixels that do not belong to the class
+WINDOW_MARGIN = 0.125  # share of a part's side that a window sees beyond it, on every side
+LARGEST_WINDOW = 4096  # pixels a side
+
+
+def is_slide(path: Path, reading: Reading) -> bool:
+    """Whether a file is a TIFF of more pixels than `reading` allows."""
+    file, _ = split_page(path)
+    if file.suffix.lower() not in TIFF_SUFFIXES:
+        return False
+    try:
+        with open_image(path, PHOTO_FORMATS, 1 << 62, str(path)) as image:
+            return image.format == "TIFF" and image.width * image.height > reading.max_pixels
+    except EmatError:
+        return False
+
+
+@dataclass
+class SlidePrediction:
+    """What is known of a slide when all its bands were given."""
+
+    classes: tuple[str, ...]
+    size: tuple[int, int]
+    scores: dict[str, float] = field(default_factory=dict)  # the highest of all windows
+    pixels: dict[str, int] = field(default_factory=dict)  # of each class
+
+    def share(self, name: str) -> float:
+        """The share of the slide that a class covers."""
+        return self.pixels.get(name, 0) / (self.size[0] * self.size[1])
+
+
+@dataclass(frozen=True, eq=False)
+class SlidePart:
+    """A part of a slide with its prediction, which was made from a larger window around it."""
+
+    view: View  # where the part is on the slide
+    inner: View  # where it is in the window
+    prediction: Prediction  # of the window
+
+    @property
+    def photo(self) -> Pixels:
+        """Its pixels (h, w, 3)."""
+        return self.prediction.photo[self.inner.area]
+
+    @property
+    def labels(self) -> NDArray[np.uint8]:
+        """Its label map (h, w)."""
+        return self.prediction.label_map[self.inner.area]
+
+    def mask(self, name: str) -> NDArray[np.bool_]:
+        """Where a class is in it (h, w)."""
+        return self.prediction.mask(name)[self.inner.area]
+
+    def probability(self, name: str) -> NDArray[np.float32]:
+        """The probability map (h, w) of a class."""
+        return self.prediction.probability(name)[self.inner.area]
+
+
+def predict_slide(
+    segmenter: Segmenter,
+    slide: Slide,
+    tiles: Tiles,
+    answer: SlidePrediction,
+    watch: Callable[[SlidePart], None] = lambda _: None,
+    all_objects: bool = False,
+) -> Iterator[Pixels]:
+    """Predict a slide.
+
+    Args:
+        segmenter: The segmenter.
+        slide: The slide.
+        tiles: The number of windows along the longer side; "auto" for windows of 1024 pixels.
+        answer: Takes the scores and the areas.
+        watch: Is shown every part, from left to right and then from top to bottom.
+        all_objects: Whether objects count that are smaller than `fit` decided.
+
+    Yields:
+        The label map from top to bottom, in bands (h, W).
+    """
+    alone = segmenter.copy()
+    alone.tiles = None
+    alone.reading = Reading(segmenter.reading.stretch)  # the limit is the slide's, and windows have one of their own
+    height, width = slide.size
+    side = part_side(slide.size, tiles)
+    margin = round(side * WINDOW_MARGIN)
+    for top in range(0, height, side):
+        band = np.zeros((min(side, height - top), width), np.uint8)
+        for left in range(0, width, side):
+            upper, before = max(0, top - margin), max(0, left - margin)
+            lower, behind = min(height, top + side + margin), min(width, left + side + margin)
+            prediction = alone.predict(slide.read(upper, before, lower - upper, behind - before))
+            view = View(top, left, band.shape[0], min(side, width - left))
+            inner = View(top - upper, left - before, view.height, view.width)
+            part = SlidePart(view, inner, prediction.with_all_objects() if all_objects else prediction)
+            watch(part)
+            labels = band[:, left : left + side]
+            labels[:] = part.labels
+            for number, (name, score) in enumerate(prediction.scores.items(), start=1):
+                answer.scores[name] = max(answer.scores.get(name, 0.0), score)
+                answer.pixels[name] = answer.pixels.get(name, 0) + int(np.count_nonzero(labels == number))
+            del prediction, part  # so that two windows are never in memory at a time
+        yield band
+
+
+def part_side(size: tuple[int, int], tiles: Tiles) -> int:
+    """Return the side of the square parts that a slide of `size` (H, W) is cut into.
+
+    >>> part_side((20_000, 18_000), 10), part_side((20_000, 18_000), "auto"), part_side((20_000, 18_000), 1)
+    (2000, 1024, 4096)
+    """
+    side = MOST_DETAIL if tiles in (None, "auto") else -(-max(size) // int(tiles))
+    return max(1, min(side, LARGEST_WINDOW))
+
+
+# Seams
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +190,7 @@ class SeamJoiner:
     def add(self, part: SlidePart) -> Iterator[SlideRegion]:
         """Take the next part, and give the regions that are complete."""
         view = part.view
-        marks = {name: _marks(part, name) for name in self._classes if name in part.found.scores}
+        marks = {name: _marks(part, name) for name in self._classes if name in part.prediction.scores}
         inside = np.zeros((view.height, view.width), bool)
         for each in marks.values():
             inside |= each > 0
