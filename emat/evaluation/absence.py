@@ -25,13 +25,13 @@ from numpy.typing import NDArray
 from emat.datasets.dataset import ClassAreas
 from emat.errors import EmatError
 from emat.evaluation.metrics import TaskOutcome
+from emat.evaluation.results import LEVEL, RESAMPLES
 from emat.tasks.task import Configuration, Setting, Task
 
 ABSENT = "absent: "  # begins the split of configurations whose queries lack the class
 LEVELS = ("no class", "another scene", "same scene", "similar class")
 HIT_RATE = 0.9
 BINS = 10  # of the calibration curve
-RESAMPLES, LEVEL = 1000, 0.95  # of intervals, over queries
 # The groups of the VOC challenge; the class `person` is one of its own.
 GROUPS = (
     frozenset({"bird", "cat", "cow", "dog", "horse", "sheep"}),

@@ -13,9 +13,8 @@ from PIL import Image
 
 from emat.errors import EmatError, needs_extra
 from emat.formats.regions import outline, trace_regions
+from emat.formats.writing import WriteOptions
 from emat.inference.segmenter import Segmenter
-
-TOLERANCE = 1.0  # pixels that polygons may be off
 
 
 class CvatFunction:
@@ -58,7 +57,7 @@ class CvatFunction:
                 shapes.append(self._make.mask(number, self._masks.encode_mask(mask)))
                 continue
             for region in trace_regions(mask):
-                shapes.append(self._make.polygon(number, outline(region, TOLERANCE).ravel().tolist()))
+                shapes.append(self._make.polygon(number, outline(region, WriteOptions.tolerance).ravel().tolist()))
         return shapes
 
 

@@ -28,6 +28,7 @@ from emat.errors import EmatError
 from emat.files import shown
 from emat.formats.class_names import tidy_name
 from emat.formats.regions import outline, trace_regions
+from emat.formats.writing import WriteOptions
 from emat.images import MAX_PIXELS
 from emat.inference.example import Example, read_mask_source
 from emat.inference.prediction import Prediction
@@ -35,7 +36,6 @@ from emat.scale.requests import json_of, json_response
 from emat.scale.serve import Served
 
 TIMEOUT = 30  # seconds for a photo
-TOLERANCE = 1.0  # pixels that polygons may be off
 BRUSH, POLYGON = "brushlabels", "polygonlabels"
 KINDS = {"BrushLabels": BRUSH, "PolygonLabels": POLYGON}
 CHANNELS = 4  # of RGBA
@@ -281,7 +281,7 @@ def results_of(prediction: Prediction, config: LabelConfig) -> list[dict[str, An
             values: list[dict[str, Any]] = [{"format": "rle", "rle": encode_brush(mask), BRUSH: [name]}]
         else:
             scale = np.array([100 / width, 100 / height])
-            rings = [outline(region, TOLERANCE) * scale for region in trace_regions(mask)]
+            rings = [outline(region, WriteOptions.tolerance) * scale for region in trace_regions(mask)]
             values = [{"points": ring.tolist(), "closed": True, POLYGON: [name]} for ring in rings]
         for value in values:
             results.append(

@@ -30,7 +30,7 @@ from scipy.spatial import ConvexHull, cKDTree
 from scipy.spatial.distance import pdist
 
 from emat.errors import EmatError, needs_extra
-from emat.measure.scene import Labels, Mask, Scene, has_objects, on_border
+from emat.measure.scene import ALL_AROUND, Labels, Mask, Scene, has_objects, on_border
 
 Value: TypeAlias = float | int | str | bool | None
 Row: TypeAlias = dict[str, Value]
@@ -50,7 +50,6 @@ SPUR = 1.5  # half widths: a shorter branch with a free end leads to a corner of
 THIN = 2.0  # pixels from the centre line to the outline, below which pixels are counted instead
 OUTLINE_SMOOTHING = 5  # points
 TIP = 12.0  # pixels of the centre line that say in which direction it goes on
-ALL_AROUND = np.ones((3, 3), np.uint8)
 
 
 @dataclass(frozen=True)
@@ -498,7 +497,9 @@ def measure_line(mask: Mask) -> LineMeasures:
 
 
 def _neighbours(skeleton: Mask) -> NDArray[np.uint8]:
-    return np.asarray(ndimage.convolve(skeleton.astype(np.uint8), ALL_AROUND, mode="constant") - skeleton)
+    return np.asarray(
+        ndimage.convolve(skeleton.astype(np.uint8), ALL_AROUND.astype(np.uint8), mode="constant") - skeleton
+    )
 
 
 def _without_spurs(skeleton: Mask, inside: NDArray[np.float64]) -> Mask:
@@ -511,8 +512,8 @@ def _without_spurs(skeleton: Mask, inside: NDArray[np.float64]) -> Mask:
         return skeleton
     around = ndimage.binary_dilation(forks, ALL_AROUND)
     width_of_fork = np.where(around, ndimage.maximum_filter(np.where(forks, inside, 0), 3), 0)
-    branches, found = ndimage.label(skeleton & ~forks, ALL_AROUND)
-    numbers = np.arange(1, found + 1)
+    branches, most = ndimage.label(skeleton & ~forks, ALL_AROUND)
+    numbers = np.arange(1, most + 1)
     is_free = np.asarray(ndimage.maximum(count <= 1, branches, numbers), bool)
     width = np.asarray(ndimage.maximum(width_of_fork, branches, numbers))
     pixels = np.asarray(ndimage.sum_labels(skeleton, branches, numbers))

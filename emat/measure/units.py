@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from emat.errors import EmatError
 from emat.formats.results import PixelSize
 from emat.images import Reading
+from emat.images.photos import DESCRIPTION_TAG
 from emat.images.sources import PHOTO_FORMATS, TIFF_STARTS, identify, open_image, split_page
 from emat.images.stacks import ZARR_SUFFIX, ome_facts, open_stack
 from emat.measure.scene import Scene, on_border
@@ -31,7 +32,7 @@ SPELLINGS = {
     "centimetre": "cm", "kilometer": "km", "meter": "m", "metre": "m", "inch": "inch", "in": "inch",
 }  # fmt: skip
 INCH = 2.54  # cm
-DESCRIPTION_TAG, X_RESOLUTION_TAG, Y_RESOLUTION_TAG, RESOLUTION_UNIT_TAG = 270, 282, 283, 296
+X_RESOLUTION_TAG, Y_RESOLUTION_TAG, RESOLUTION_UNIT_TAG = 282, 283, 296
 PER_INCH, PER_CENTIMETRE = 2, 3
 SMALLEST, LARGEST = 1e-15, 1e9  # metres that the side of a pixel can have
 SCREEN_RESOLUTIONS = (72, 96)  # dots an inch that programs write without knowing anything

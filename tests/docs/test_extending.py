@@ -65,7 +65,7 @@ def stripes(size: tuple[int, int] = (64, 96)) -> Any:
 
 
 @pytest.mark.usefixtures("package")
-def test_a_package_adds_a_method_and_a_backbone() -> None:
+def test_a_package_adds_a_method_and_a_backbone(tmp_path: Path) -> None:
     assert "nearest" in method_names()
     assert find_method("nearest").needs_training
     segmenter = Segmenter(build_method("nearest", "patches"))
@@ -76,6 +76,10 @@ def test_a_package_adds_a_method_and_a_backbone() -> None:
     truth[:, :48] = True
     found = prediction.mask("red")
     assert (found & truth).sum() / (found | truth).sum() > 0.8
+    segmenter.save(tmp_path / "red.emat")
+    again = Segmenter.load(tmp_path / "red.emat").predict(stripes())
+    assert np.array_equal(again.label_map, prediction.label_map)
+    assert again.scores == prediction.scores
 
 
 @pytest.mark.usefixtures("package")
