@@ -15,7 +15,7 @@ def read_rois(path: Path, size: tuple[int, int]) -> dict[str, NDArray[np.bool_]]
     rois = roifile.roiread(path)
     masks = {}
     for roi in rois if isinstance(rois, list) else [rois]:
-        parts = roi.coordinates(multi=True) if roi.shape_roi_size > 0 else [roi.coordinates()]
+        parts: Any = roi.coordinates(multi=True) if roi.shape_roi_size > 0 else [roi.coordinates()]
         masks[str(roi.name)] = even_odd(parts, size)
     return masks
 
