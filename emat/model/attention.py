@@ -34,9 +34,9 @@ from emat.model.projections import ProjectionGradients, Projections
 
 ATTENTION_HEADS = 8
 LOG2_E = 1 / math.log(2)
-# The logits of a piece take this part of the workspace, and a chunk all of it. On a CPU these are 3 MB and 24 MB, which
-# were the fastest of the sizes tried: the products of smaller chunks are too thin.
-PIECE_SHARE = 8
+# The logits of a piece take this part of the workspace, and a chunk all of it. On a CPU these are 0.75 MB, which stay
+# in the second-level cache, and 24 MB: the products of smaller chunks are too thin.
+PIECE_SHARE = 32
 # What a pair's backward pass needs is kept if it takes up to this many bytes, or this part of the memory that is free.
 # Otherwise it is computed again, which takes longer.
 SMALL_PAIR = 32 * 2**20
@@ -78,11 +78,17 @@ def _by_heads(q: Tensor, k: Tensor, v: Tensor) -> _ByHeads:
     same amount, which does not change their softmax.
     """
     scaled_q, by_head_k, by_head_v = LOG2_E * _by_head(q), _by_head(k), _by_head(v)
-    smallest, largest = by_head_k.detach().aminmax(dim=3, keepdim=True)
-    centred_k, reach = by_head_k - (smallest + largest) / 2, (largest - smallest) / 2
+    middle, reach = _middle_and_reach(by_head_k.detach())
     ones = by_head_v.new_ones(*by_head_v.shape[:2], 1, by_head_v.shape[3])
     shift = not _within_range(scaled_q, reach, k.shape[2])
-    return _ByHeads(scaled_q, centred_k, torch.cat([by_head_v, ones], dim=2), shift)
+    return _ByHeads(scaled_q, by_head_k - middle, torch.cat([by_head_v, ones], dim=2), shift)
+
+
+def _middle_and_reach(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the middle of the values along the last axis, and how far from it they reach."""
+    # `aminmax` takes five times as long, because along one axis PyTorch does not vectorise it.
+    smallest, largest = x.amin(dim=-1, keepdim=True), x.amax(dim=-1, keepdim=True)
+    return (smallest + largest) / 2, (largest - smallest) / 2
 
 
 def _attended(inputs: _ByHeads, kept: list[Tensor] | None = None) -> tuple[Tensor, Tensor]:
@@ -132,14 +138,20 @@ def _within_range(q: Tensor, reach: Tensor, keys: int) -> bool:
     """
     if q.device.type != "cpu":
         return False
-    largest = (q.detach().abs() * reach).sum(dim=2).max()
+    middle, spread = _middle_and_reach(q.detach())
+    largest = ((middle.abs() + spread) * reach).sum(dim=2).max()  # at least the largest logit
     exponents = math.log2(torch.finfo(q.dtype).max) / 2  # the other half is left for products
     return float(largest) + math.log2(keys) < exponents
 
 
 def _by_head(x: Tensor) -> Tensor:
     """(H, n, t) -> (n, heads, H / heads, t), the layout for batched matrix products."""
-    return x.unflatten(0, (ATTENTION_HEADS, -1)).permute(2, 0, 1, 3).contiguous()
+    return _view_by_head(x).contiguous()
+
+
+def _view_by_head(x: Tensor) -> Tensor:
+    """Do the same as `_by_head` without a copy."""
+    return x.unflatten(0, (ATTENTION_HEADS, -1)).permute(2, 0, 1, 3)
 
 
 def _by_row(x: Tensor) -> Tensor:
@@ -192,7 +204,7 @@ class _CorrelationAttention(torch.autograd.Function):
     def forward(
         ctx: Any, query: Tensor, cells: Tensor, kept: Tensor, chunk: int, keep_chunks: bool, *weights: Any
     ) -> tuple[Tensor, Tensor]:
-        projections = Projections(*weights)
+        projections = Projections(*weights).scaled(LOG2_E)
         hidden, t_q, t_d = projections.hidden, query.shape[1], projections.first + cells.shape[2]
         attended = query.new_empty(hidden, t_q, t_d)
         residual = query.new_empty(len(projections.w_cells) - hidden, t_q, t_d)
@@ -213,12 +225,13 @@ class _CorrelationAttention(torch.autograd.Function):
     def backward(ctx: Any, d_attended: Tensor, d_residual: Tensor) -> tuple[Tensor | None, ...]:
         query, cells, kept, attended, denominators, *weights = ctx.saved_tensors
         projections = Projections(*weights)
+        scaled = projections.scaled(LOG2_E)
         chunks, ctx.chunks = ctx.chunks, []  # a second backward pass would compute them again
         first, weight_grads = projections.first, ProjectionGradients(projections)
         wanted = zip((query, cells, kept), ctx.needs_input_grad[:3], strict=True)
         token_grads = _TokenGradients(*(torch.zeros_like(tokens) if needed else None for tokens, needed in wanted))
         for index, part in enumerate(_parts(query.shape[1], ctx.chunk)):
-            made = chunks[index] if chunks else _make_chunk(query[:, part], cells, kept, projections)
+            made = chunks[index] if chunks else _make_chunk(query[:, part], cells, kept, scaled)
             d_q, d_kv = _attend_backward(made, denominators[part], attended[:, part], d_attended[:, part])
             d_projected = (d_q, d_residual[:, part])
             d_image = torch.cat([d[:, :, first:] for d in d_projected])  # (H + E, n, n_cells)
@@ -236,14 +249,22 @@ def _parts(t_q: int, chunk: int) -> Iterator[slice]:
 
 
 def _make_chunk(query: Tensor, cells: Tensor, kept: Tensor, projections: Projections, *residual: Tensor) -> _Chunk:
-    """Correlate and project a chunk of query tokens (C, n, d).
+    """Correlate and project a chunk of query tokens (C, n, d), with `projections` whose queries are scaled by LOG2_E.
 
     The projected residual is written to `residual`, if that is given; a backward pass does not need it.
     """
     by_cell, by_token = _correlate(query, cells, kept)
-    q = query.new_empty(projections.hidden, query.shape[1], projections.first + cells.shape[2])
-    projections.project(by_cell, by_token[:, :, 0], q, *residual)
-    return _Chunk(by_cell, by_token, _by_heads(q, *projections.keys_values(by_token)), [])
+    n, heads, e = query.shape[1], ATTENTION_HEADS, projections.hidden // ATTENTION_HEADS
+    # Written in the layout of `_by_heads`, with as few copies as possible.
+    q = query.new_empty(n, heads, e, projections.first + cells.shape[2])
+    projections.project(by_cell, by_token[:, :, 0], q.flatten(1, 2).transpose(0, 1), *residual)
+    keys, values = projections.keys_values(by_token)
+    middle, reach = _middle_and_reach(keys)
+    k, v = query.new_empty(n, heads, e, keys.shape[2]), query.new_empty(n, heads, e + 1, keys.shape[2])
+    torch.sub(_view_by_head(keys), _view_by_head(middle), out=k)
+    v[:, :, :e], v[:, :, e] = _view_by_head(values), 1
+    shift = not _within_range(q, _view_by_head(reach), keys.shape[2])
+    return _Chunk(by_cell, by_token, _ByHeads(q, k, v, shift), [])
 
 
 def _correlate(query: Tensor, cells: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
@@ -294,9 +315,10 @@ def _attend_backward(
     q, k, v, shift = chunk.heads
     # With d_out divided, exponentials can stand for w. The inner product stands beside the row of ones in v, so that
     # the product with v subtracts it.
-    divided = _by_head(d_attended) / denominators  # (n, heads, e, t_d)
-    inner = (_by_head(attended) * divided).sum(dim=2, keepdim=True)
-    with_inner = torch.cat([divided, inner.neg_()], dim=2)  # (n, heads, e + 1, t_d)
+    n, heads, e, t_d = q.shape
+    with_inner = q.new_empty(n, heads, e + 1, t_d)
+    divided = torch.div(_view_by_head(d_attended), denominators, out=with_inner[:, :, :e])
+    torch.sum(_view_by_head(attended) * divided, dim=2, keepdim=True, out=with_inner[:, :, e:]).neg_()
     grads = []
     for index, (piece_q, piece_k, piece_v, rows) in enumerate(_pieces(q, k, v, with_inner)):
         kept = chunk.exponentials

@@ -44,13 +44,28 @@ class AttentionLayer(nn.Module):
         Returns:
             Attended values (H, t_q, 2) and residual (E, t_q, 2), both for `post_attention_`.
         """
-        image = x[:, :, projections.first :].unflatten(2, (self.window.positions, -1))
-        by_cell = image.mean(dim=3, keepdim=True).permute(2, 0, 1, 3)  # (P, C, t_q, 1)
-        by_token = x[:, :, kept]  # (C, t_q, k)
+        positions = self.window.positions
+        chosen = x @ self._choice(kept, x, projections.first)
+        means, by_class, by_token = chosen.split([positions, 1, len(kept)], dim=2)  # (C, t_q, P), 1 and k
         projected = x.new_empty(len(projections.w_cells), x.shape[1], projections.first + 1)
-        projections.project(by_cell, x[:, :, 0], projected)
+        projections.project(means.permute(2, 0, 1).unsqueeze(3), by_class.squeeze(2), projected)
         hidden = projections.hidden
         return attend(projected[:hidden], *projections.keys_values(by_token)), projected[hidden:]
+
+    def _choice(self, kept: Tensor, x: Tensor, first: int) -> Tensor:
+        """Return a matrix (t_d, P + 1 + k) whose columns average the positions, and choose token 0 and the kept tokens.
+
+        As one product, the backward pass writes the gradient of the first layer's output once. Means and slices would
+        fill it with zeros several times.
+        """
+        positions, t_d = self.window.positions, x.shape[2]
+        choice = x.new_zeros(positions + 1 + len(kept), t_d)
+        means, others = choice.split([positions, 1 + len(kept)])
+        by_position = means[:, first:].unflatten(1, (positions, -1))  # the cells of a position follow one another
+        by_position.diagonal().fill_(1 / by_position.shape[2])
+        others[0, 0] = 1
+        others[1:].scatter_(1, kept[:, None], 1)
+        return choice.T
 
     def projections(self) -> Projections:
         """Return the layer's weights as matrices; this is done once for all pairs of a batch."""

@@ -40,6 +40,14 @@ class Projections:
             return self
         return Projections(*[None if t is None else t.to(dtype) for t in self.tensors()])  # type: ignore[arg-type]
 
+    def scaled(self, factor: float) -> "Projections":
+        """Return the same projections with the queries times `factor`."""
+        w_cells, b_cells, w_class, b_class, w_kv, b_kv = (None if t is None else t.clone() for t in self.tensors())
+        for tensor in (w_cells, b_cells, w_class, b_class):
+            if tensor is not None:
+                tensor[: self.hidden] *= factor
+        return Projections(w_cells, b_cells, w_class, b_class, w_kv, b_kv)  # type: ignore[arg-type]
+
     def tensors(self) -> tuple[Tensor | None, ...]:
         """Return all fields in order."""
         return self.w_cells, self.b_cells, self.w_class, self.b_class, self.w_kv, self.b_kv
