@@ -2,7 +2,8 @@
 
 Each way of asking answers twelve photos, of which one is larger than the studio's page, and is compared with
 `Segmenter.load(file).predict(photo)` to the last pixel. A way that gets a step of its own fails here. What an ONNX
-graph holds, and what its metadata say of the rest, is compared in `tests/scale/test_export.py`.
+graph holds, and what its metadata say of the rest, is compared in `tests/scale/test_export.py`; `emat eval --as-fitted`
+in `tests/evaluation/test_evaluator.py`.
 """
 
 import csv
@@ -20,9 +21,11 @@ from PIL import Image
 
 from emat import Example, Segmenter
 from emat.cli import main
+from emat.datasets.layouts import open_dataset
 from emat.formats.run_lengths import mask_of_counts, unpack
 from emat.images import Pixels, read_mask
 from emat.inference.prediction import Prediction
+from emat.pictures.overlay import draw_overlay, save_jpeg
 from emat.refine.mobilesam import MobileSAM
 from emat.studio.examples import add_photo
 from emat.studio.export import export
@@ -91,6 +94,7 @@ def test_all_ways_agree(fitted: Fitted, tmp_path: Path) -> None:
     assert any(prediction.present for prediction in expected.values()), "there is something to agree on"
     ways: list[Callable[[Fitted, Path], tuple[Labels, dict[str, dict[str, float]]]]] = [
         command_line,
+        measurements,
         server,
         label_studio,
         studio,
@@ -103,16 +107,41 @@ def test_all_ways_agree(fitted: Fitted, tmp_path: Path) -> None:
 
 
 def command_line(fitted: Fitted, folder: Path) -> tuple[Labels, dict[str, dict[str, float]]]:
+    """Masks as PNG, after COCO and overlays of the same run were compared with them."""
+    run("predict", fitted, folder, "--format", "png,coco,overlay")
+    out = folder / "out"
+    with (out / "scores.csv").open() as file:
+        rows = {row["photo"]: row for row in csv.DictReader(file)}
+    scores = {name: {c: float(row[c]) for c in ("square", "corner")} for name, row in rows.items()}
+    labels = {name: read_mask(out / "png" / "masks" / name) for name in fitted.photos}
+    coco = open_dataset(out / "coco" / "annotations.json")
+    for name, photo in fitted.photos.items():
+        assert np.array_equal(coco.mask(name), labels[name]), name
+        drawn = draw_overlay(photo, labels[name], {1: "square", 2: "corner"})
+        save_jpeg(drawn, folder / "expected.jpg")
+        assert (out / "overlay" / name).with_suffix(".jpg").read_bytes() == (folder / "expected.jpg").read_bytes()
+    return labels, scores
+
+
+def measurements(fitted: Fitted, folder: Path) -> tuple[Labels, dict[str, dict[str, float]]]:
+    """Masks of `emat measure`, after the areas in its table were compared with them."""
+    pytest.importorskip("skimage", reason="measurements need the extra `measure`")
+    run("measure", fitted, folder, "--format", "csv,png")
+    labels = {name: read_mask(folder / "out" / "masks" / name) for name in fitted.photos}
+    with (folder / "out" / "photos.csv").open() as file:
+        for row in csv.DictReader(file):
+            number = 1 + ("square", "corner").index(row["class"])
+            assert int(row["area_px"]) == int((labels[row["photo"]] == number).sum())
+    return labels, {}
+
+
+def run(verb: str, fitted: Fitted, folder: Path, *options: str) -> None:
     (folder / "photos").mkdir(parents=True)
     for name, photo in fitted.photos.items():
         Image.fromarray(photo).save(folder / "photos" / name)
     with pytest.raises(SystemExit) as ended:
-        main(["predict", str(fitted.file), str(folder / "photos"), "-o", str(folder / "out"), "--device", "cpu"])
+        main([verb, str(fitted.file), str(folder / "photos"), "-o", str(folder / "out"), "--device", "cpu", *options])
     assert ended.value.code == 0
-    with (folder / "out" / "scores.csv").open() as file:
-        rows = {row["photo"]: row for row in csv.DictReader(file)}
-    scores = {name: {c: float(row[c]) for c in ("square", "corner")} for name, row in rows.items()}
-    return {name: read_mask(folder / "out" / "masks" / name) for name in fitted.photos}, scores
 
 
 def server(fitted: Fitted, folder: Path) -> tuple[Labels, dict[str, dict[str, float]]]:
@@ -198,6 +227,14 @@ def test_a_widget_of_napari_agrees(tiny_head: Path, tmp_path: Path, monkeypatch:
     expected = Segmenter.load(tiny_head, device="cpu").fit([shown]).predict(photo_of(3)).label_map
     labels = find_labels(photo_of(0), painted, photo_of(3), model=str(tiny_head))
     assert np.array_equal(labels, np.where(expected > 0, 7, 0))
+
+
+def test_a_model_of_fiftyone_agrees(fitted: Fitted) -> None:
+    pytest.importorskip("fiftyone", reason="FiftyOne needs the extra `fiftyone`, which is not part of `all`")
+    from emat.integrations.fiftyone import model_of
+
+    model = model_of(Segmenter.load(fitted.file, device="cpu"))
+    assert_same({name: model.predict(photo).mask for name, photo in fitted.photos.items()}, fitted.answers)
 
 
 @pytest.mark.slow

@@ -8,16 +8,17 @@ from typing import Annotated
 
 import typer
 
-from emat.cli.options import AsJson, Overwrite
+from emat.cli.options import AsJson, Overrides, Overwrite, takes
 from emat.errors import EmatError
-from emat.inference.segmenter import Segmenter
 from emat.outputs import claim_file
 from emat.scale.export import DEFAULT_SIZE, export_head, export_segmenter
 
 NO_ARGS_IS_HELP = True
 
 
+@takes(Overrides)
 def command(
+    how: Overrides,
     segmenter: Annotated[str, typer.Argument(help="A file that `emat fit` wrote; with --head-only also a head.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="The ONNX file.")],
     size: Annotated[
@@ -40,7 +41,7 @@ def command(
         raise EmatError("conflicting-options", "--photo-size is for a whole segmenter; the head alone takes tokens")
     chosen = DEFAULT_SIZE if size is None else _size(size)
     claim_file(out, (".onnx",), reads=[Path(segmenter)], overwrite=overwrite)
-    loaded = Segmenter.load(segmenter, device="cpu")
+    loaded = how.load(segmenter)
     if head_only:
         written = export_head(loaded, out)
     else:

@@ -16,18 +16,15 @@ from rich.table import Table
 from emat.cli.options import (
     AsJson,
     BackboneName,
-    ChannelsOption,
     DeviceName,
     HeadName,
-    MaxPixels,
     Overwrite,
-    ProjectOption,
+    ReadingOptions,
     Refine,
-    StretchOption,
     TilesOption,
     read_tiles,
-    reading_of,
     refinement,
+    takes,
 )
 from emat.datasets.dataset import Dataset
 from emat.datasets.layouts import open_dataset
@@ -46,7 +43,9 @@ NO_ARGS_IS_HELP = True
 SLOW_FROM = 20  # examples of a class; every prediction is compared with each of them
 
 
+@takes(ReadingOptions)
 def command(
+    how: ReadingOptions,
     examples: Annotated[
         Path, typer.Argument(help="A data set (folder, COCO JSON, LabelMe, VOC, YOLO-seg), or one photo with --mask.")
     ],
@@ -84,10 +83,6 @@ def command(
     ] = None,
     tiles: TilesOption = None,
     refine: Refine = "auto",
-    stretch: StretchOption = None,
-    channels: ChannelsOption = None,
-    project: ProjectOption = "none",
-    max_pixels: MaxPixels = None,
     device: DeviceName = "auto",
     overwrite: Overwrite = False,
     thumbnails: Annotated[bool, typer.Option(help="Keep small pictures of the examples in the file.")] = True,
@@ -112,7 +107,7 @@ def command(
             raise EmatError(
                 "conflicting-options", f"{flag} is for a data set, but {examples} is a single photo; leave {flag} out"
             )
-    reading = reading_of(stretch, max_pixels, channels=channels, project=project)
+    reading = how.reading()
     choice = None if learn else False
 
     def fitted(side: int | None) -> Segmenter:

@@ -17,20 +17,11 @@ import typer
 from emat import __version__
 from emat.cli.options import (
     AsJson,
-    ChannelsOption,
-    DeviceName,
-    MaskThreshold,
-    MaxPixels,
     Overwrite,
-    PresenceThreshold,
-    ProjectOption,
-    Refine,
+    PredictOptions,
     Shapes,
-    StretchOption,
-    TilesOption,
     Tolerance,
-    load_fitted,
-    reading_of,
+    takes,
 )
 from emat.errors import EmatError
 from emat.files import file_sha256, folder_sha256, inner_name, without_suffix
@@ -47,7 +38,7 @@ from emat.measure.exports import FORMATS as EXPORTS
 from emat.measure.exports import open_geojson, open_rois, write_export
 from emat.measure.mask_files import MaskFiles, region_mask
 from emat.measure.measuring import Measurements, MeasureOptions, left_out_confidence, measure
-from emat.measure.properties import DEFAULT_GROUPS, GROUPS, UNRELIABLE, Row, read_groups
+from emat.measure.properties import DEFAULT_GROUPS, GROUPS, RELIABLE_FROM, UNRELIABLE, Row, read_groups
 from emat.measure.report_html import Report, SlidePicture, picture_of, place_of, shorten, versions, write_report
 from emat.measure.scene import Area, Filters, Scene, channel_names, check_touching
 from emat.measure.shares import Within, otsu_region
@@ -56,7 +47,6 @@ from emat.measure.tables import TABLES, Table, write_tables
 from emat.measure.tracks import Tracks, with_track
 from emat.measure.units import Scale, ScaleObject, given_scale, ground_of, scale_in_file
 from emat.measure.verdicts import Condition
-from emat.methods.base import Thresholds
 from emat.outputs import WriteError, claim_folder
 from emat.progress import follow
 from emat.refine.refiner import refiner_of
@@ -70,7 +60,9 @@ TABLE_FORMATS = ("csv", "parquet")
 MOST_WAITING = 1000  # rows of a slide that are in memory before they are written
 
 
+@takes(PredictOptions)
 def command(
+    how: PredictOptions,
     inputs: Annotated[
         list[str], typer.Argument(metavar="[FITTED] PHOTOS...", help="A fitted file, then photos, folders or patterns.")
     ],
@@ -117,17 +109,8 @@ def command(
         typer.Option(help=f"What to write: {', '.join((*TABLE_FORMATS, *EXPORTS, *WRITERS))}; several with commas."),
     ] = "csv",
     report: Annotated[bool, typer.Option(help="Write report.html.")] = True,
-    tiles: TilesOption = None,
-    refine: Refine = "auto",
-    stretch: StretchOption = None,
-    channels: ChannelsOption = None,
-    project: ProjectOption = "none",
-    max_pixels: MaxPixels = None,
-    threshold_presence: PresenceThreshold = None,
-    threshold_mask: MaskThreshold = None,
     shapes: Shapes = None,
     tolerance: Tolerance = WriteOptions.tolerance,
-    device: DeviceName = "auto",
     overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
@@ -141,9 +124,8 @@ def command(
     Example: emat measure --masks masks/ photos/ -o report --pixel-size 0.32um
     """
     formats = read_formats(format, (*TABLE_FORMATS, *EXPORTS))
-    reading = reading_of(stretch, max_pixels, channels=channels, project=project)
     if masks is not None:
-        source: _Source = _Masks(MaskFiles(masks, mask_values), reading, check_touching(touching))
+        source: _Source = _Masks(MaskFiles(masks, mask_values), how.reading(), check_touching(touching))
         photos = inputs
     else:
         if mask_values is not None:
@@ -154,14 +136,8 @@ def command(
                 "missing-option", f"{fitted} is all that was given; add photos, or give their masks with --masks"
             )
         check_touching(touching)
-        segmenter = _load(Path(fitted), device, tiles, refine)
-        segmenter.reading = reading_of(stretch, max_pixels, segmenter.reading, channels, project)
-        segmenter.thresholds = Thresholds(
-            segmenter.thresholds.presence if threshold_presence is None else threshold_presence,
-            segmenter.thresholds.mask if threshold_mask is None else threshold_mask,
-        )
-        source = _Predicted(Path(fitted), segmenter, touching, all_objects=min_area is not None)
-    regions = [_region(text, device) for text in region or ()]
+        source = _Predicted(Path(fitted), _load(Path(fitted), how), touching, all_objects=min_area is not None)
+    regions = [_region(text, how.device) for text in region or ()]
     classes = tuple(dict.fromkeys((*source.classes, *(each.name for each in regions))))
     options = MeasureOptions(
         groups=read_groups(properties),
@@ -196,14 +172,14 @@ def command(
             ("holes", "filled" if fill_holes else "kept"),
             ("touching objects", touching),
             ("accept", "; ".join(accept or ())),
-            ("channels", channels),
-            ("depths", None if project == "none" else f"{project} of all"),
-            ("refine", refine if masks is None else None),
+            ("channels", how.channels),
+            ("depths", None if source.reading.project == "none" else f"{source.reading.project} of all"),
+            ("refine", how.refine if masks is None else None),
             ("formats", ", ".join(formats)),
         )
         if value
     }
-    given_besides = [threshold_presence, threshold_mask, tiles, mask_values, str(masks), repr(source.reading)]
+    given_besides = [repr(how), mask_values, str(masks), repr(source.reading)]
     contents = [source.identity, *(each.identity for each in regions)]
     states = [[photo.name, _state(photo.path)] for photo in files]
     identity = json.dumps([__version__, chosen, contents, given_besides, states])
@@ -354,13 +330,13 @@ class _Predicted(_Source):
         return [left_out_confidence(self.fitted, options, size, scale, self._touching).sentence()]
 
 
-def _load(path: Path, device: str, tiles: str | None = None, refine: str = "auto") -> Segmenter:
+def _load(path: Path, how: PredictOptions) -> Segmenter:
     if path.suffix != ".emat" and not path.is_file():
         raise EmatError(
             "wrong-file-kind",
             f"{path} is not a fitted file; begin with one, as in `emat measure pets.emat photos/`, or give --masks",
         )
-    return load_fitted(path, device, tiles, refine)
+    return how.load_fitted(path)
 
 
 @dataclass(frozen=True)
@@ -390,7 +366,7 @@ def _region(text: str, device: str) -> _Region:
     if path.is_dir():
         return _Region(name, path.name, lambda photo, pixels: region_mask(path, photo, pixels.shape[:2]), path)
     if path.suffix == ".emat":
-        fitted = _load(path, device)
+        fitted = _load(path, PredictOptions(device=device))
         wanted = name if name in fitted.classes_ else fitted.classes_[0] if len(fitted.classes_) == 1 else None
         if wanted is None:
             raise EmatError(
@@ -607,7 +583,7 @@ def _tell(
     out: Path,
     as_json: bool,
 ) -> None:
-    weak = [name for name, iou in source.expected.items() if iou is not None and iou < 0.3]
+    weak = [name for name, iou in source.expected.items() if iou is not None and iou < RELIABLE_FROM]
     if as_json:
         answer = {
             "photos": len(files),

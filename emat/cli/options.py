@@ -109,12 +109,15 @@ ChannelsOption = Annotated[
     str | None,
     typer.Option(
         "--channels",
-        help="Of photos with channels, those to take, as in 0,2 or DAPI,GFP. Default: all.",
+        help="Of photos with channels, those to take, as in 0,2 or DAPI,GFP. Default: as fitted, or all.",
         rich_help_panel="Input",  # `emat train` has another option of this name
     ),
 ]
 ProjectOption = Annotated[
-    str, typer.Option("--project", help="Depths of a stack: none (each by itself), or their max or mean.")
+    str | None,
+    typer.Option(
+        "--project", help="Depths of a stack: none (each by itself), or their max or mean. Default: as fitted, or none."
+    ),
 ]
 Refine = Annotated[
     str,
@@ -149,25 +152,6 @@ def read_tiles(text: str | None) -> "Tiles | Literal['fitted']":
     return int(text)
 
 
-def load_fitted(path: Path | str, device: str = "cpu", tiles: str | None = None, refine: str = "auto") -> "Segmenter":
-    """Load a fitted segmenter; what --tiles and --refine say goes before what was decided when it was fitted.
-
-    Raises:
-        EmatError: If the file is missing or has no examples, or an option cannot be read.
-    """
-    from emat.inference.segmenter import Segmenter
-
-    if not Path(path).is_file():
-        raise EmatError("no-such-file", f"{path} does not exist; make it with `emat fit EXAMPLES -o {path}`")
-    fitted = Segmenter.load(path, device=device, tiles=read_tiles(tiles), refine=refinement(refine))
-    if not fitted.classes_:
-        raise EmatError(
-            "not-fitted",
-            f"{path} is a head that has not learned any class yet; teach it some with `emat fit EXAMPLES -o pets.emat`",
-        )
-    return fitted
-
-
 def refinement(text: str) -> "Refinement | None":
     """Return the refinement that --refine names, None for "none"; EmatError if there is no such refinement."""
     from emat.refine.refiner import check_refinement
@@ -180,21 +164,90 @@ def refinement(text: str) -> "Refinement | None":
     return cast("Refinement | None", way)
 
 
-def reading_of(
-    stretch: str | None,
-    max_pixels: int | None,
-    usual: Reading | None = None,
-    channels: str | None = None,
-    project: str = "none",
-) -> Reading:
-    """Return how photos are read according to the options of these names; `usual` supplies what is not given."""
-    usual = usual or Reading()
-    return Reading(
-        usual.stretch if stretch is None else Stretch.read(stretch),
-        usual.max_pixels if max_pixels is None else max_pixels,
-        usual.channels if channels is None else tuple(part.strip() for part in channels.split(",") if part.strip()),
-        project,
-    )
+@dataclass(frozen=True)
+class ReadingOptions:
+    """How photos are read."""
+
+    stretch: StretchOption = None
+    channels: ChannelsOption = None
+    project: ProjectOption = None
+    max_pixels: MaxPixels = None
+
+    def reading(self, usual: Reading | None = None) -> Reading:
+        """Return how photos are read; `usual` supplies what is not given. EmatError if an option cannot be read."""
+        usual = usual or Reading()
+        return Reading(
+            usual.stretch if self.stretch is None else Stretch.read(self.stretch),
+            usual.max_pixels if self.max_pixels is None else self.max_pixels,
+            usual.channels
+            if self.channels is None
+            else tuple(part.strip() for part in self.channels.split(",") if part.strip()),
+            usual.project if self.project is None else self.project,
+        )
+
+
+@dataclass(frozen=True)
+class Overrides:
+    """What goes before the decisions of a fitted file, under the same names in every verb that loads one."""
+
+    tiles: TilesOption = None
+    refine: Refine = "auto"
+    threshold_presence: PresenceThreshold = None
+    threshold_mask: MaskThreshold = None
+
+    def load(self, source: Path | str, device: str | None = None, *, fetch: bool = True) -> "Segmenter":
+        """Load a fitted segmenter, or make a new one from a head.
+
+        Args:
+            source: As `Segmenter.load` takes it.
+            device: The device to compute on. Default: the CPU, or what --device says where there is such an option.
+            fetch: Whether weights may be downloaded.
+
+        Raises:
+            EmatError: If there is no such file or head, or an option cannot be read.
+        """
+        from emat.inference.segmenter import Segmenter
+        from emat.methods.base import Thresholds
+
+        segmenter = Segmenter.load(
+            source, device=device or "cpu", tiles=read_tiles(self.tiles), refine=refinement(self.refine), fetch=fetch
+        )
+        fitted = segmenter.thresholds
+        segmenter.thresholds = Thresholds(
+            fitted.presence if self.threshold_presence is None else self.threshold_presence,
+            fitted.mask if self.threshold_mask is None else self.threshold_mask,
+        )
+        return segmenter
+
+    def load_fitted(self, path: Path | str, device: str | None = None) -> "Segmenter":
+        """Load a fitted segmenter.
+
+        Raises:
+            EmatError: If the file is missing or has no examples, or an option cannot be read.
+        """
+        if not Path(path).is_file():
+            raise EmatError("no-such-file", f"{path} does not exist; make it with `emat fit EXAMPLES -o {path}`")
+        segmenter = self.load(path, device)
+        if not segmenter.classes_:
+            raise EmatError(
+                "not-fitted",
+                f"{path} is a head that has not learned any class yet; teach it some with `emat fit EXAMPLES -o "
+                "pets.emat`",
+            )
+        return segmenter
+
+
+@dataclass(frozen=True)
+class PredictOptions(Overrides, ReadingOptions):
+    """How a segmenter answers photos that users give to it."""
+
+    device: DeviceName = "auto"
+
+    def load(self, source: Path | str, device: str | None = None, *, fetch: bool = True) -> "Segmenter":
+        """Load a segmenter as `Overrides.load` does; it reads photos as it was fitted, unless told otherwise."""
+        segmenter = super().load(source, device or self.device, fetch=fetch)
+        segmenter.reading = self.reading(segmenter.reading)
+        return segmenter
 
 
 @dataclass(frozen=True)

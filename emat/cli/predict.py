@@ -17,20 +17,11 @@ from rich.table import Table
 from emat import __version__
 from emat.cli.options import (
     AsJson,
-    ChannelsOption,
-    DeviceName,
-    MaskThreshold,
-    MaxPixels,
     Overwrite,
-    PresenceThreshold,
-    ProjectOption,
-    Refine,
+    PredictOptions,
     Shapes,
-    StretchOption,
-    TilesOption,
     Tolerance,
-    load_fitted,
-    reading_of,
+    takes,
 )
 from emat.errors import EmatError
 from emat.files import file_sha256, inner_name, without_suffix
@@ -41,7 +32,7 @@ from emat.images.sources import split_page
 from emat.images.stacks import open_stack
 from emat.images.videos import VIDEO_SUFFIXES
 from emat.inference.photos import PhotoFile, find_photos, photo_state, read_ahead
-from emat.inference.prediction import ScoreTable, Thresholds
+from emat.inference.prediction import ScoreTable
 from emat.inference.segmenter import Segmenter
 from emat.inference.slides import SeamJoiner, SlidePart, SlidePrediction, is_slide, predict_slide, slide_objects
 from emat.measure.scene import numbered
@@ -67,7 +58,9 @@ class Skipped:
     code: str
 
 
+@takes(PredictOptions)
 def command(
+    how: PredictOptions,
     segmenter: Annotated[Path, typer.Argument(help="A file that `emat fit` wrote.")],
     photos: Annotated[list[str], typer.Argument(help="Photos, folders or patterns such as 'in/*.jpg'.")],
     out: Annotated[str, typer.Option("--out", "-o", help="The folder for the results.")],
@@ -78,8 +71,6 @@ def command(
             "--engine ray rows alone."
         ),
     ] = None,
-    tiles: TilesOption = None,
-    refine: Refine = "auto",
     table: Annotated[
         Path | None, typer.Option(help="A CSV file for single objects: area, box, centroid and score of each.")
     ] = None,
@@ -92,15 +83,8 @@ def command(
     pages: Annotated[
         str | None, typer.Option(help="all: predict every page of TIFF stacks. One page is named as in stack.tif[3].")
     ] = None,
-    stretch: StretchOption = None,
-    channels: ChannelsOption = None,
-    project: ProjectOption = "none",
-    max_pixels: MaxPixels = None,
-    threshold_presence: PresenceThreshold = None,
-    threshold_mask: MaskThreshold = None,
     shapes: Shapes = None,
     tolerance: Tolerance = WriteOptions.tolerance,
-    device: DeviceName = "auto",
     engine: Annotated[
         str, typer.Option(help="local, or ray: many workers, s3:// and gs://, rows as Parquet.")
     ] = "local",
@@ -150,22 +134,18 @@ def command(
             "conflicting-options",
             f"--instances is for the formats {', '.join(WITH_OBJECTS)}, not {format or 'rows alone'}",
         )
-    fitted = load_fitted(segmenter, device if where is None else "cpu", tiles, refine)
-    fitted.reading = reading_of(stretch, max_pixels, fitted.reading, channels, project)
-    chosen = Thresholds(
-        fitted.thresholds.presence if threshold_presence is None else threshold_presence,
-        fitted.thresholds.mask if threshold_mask is None else threshold_mask,
-    )
+    fitted = how.load_fitted(segmenter, None if where is None else "cpu")
     if where is not None:
-        bulk = BulkOptions(chosen, fitted.tiles, fitted.refine, fitted.reading, tuple(formats), options, instances)
+        bulk = BulkOptions(
+            fitted.thresholds, fitted.tiles, fitted.refine, fitted.reading, tuple(formats), options, instances
+        )
         _on_ray(segmenter, photos, out, where, bulk, overwrite, as_json)
         return
     folder = Path(out)
-    fitted.thresholds = chosen
     identity = {
         "segmenter": file_sha256(segmenter),
-        "tiles": tiles,
-        "thresholds": [chosen.presence, chosen.mask],
+        "tiles": fitted.tiles,
+        "thresholds": [fitted.thresholds.presence, fitted.thresholds.mask],
         "refine": None if fitted.refine is None else refiner_of(fitted.refine),
         "reading": repr(fitted.reading),
         "emat": __version__,

@@ -3,20 +3,13 @@
 import json
 import os
 import socket
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from emat.cli.options import (
-    DeviceName,
-    HeadName,
-    Refine,
-    TilesOption,
-    load_fitted,
-    read_tiles,
-    refinement,
-)
+from emat.cli.options import HeadName, PredictOptions, takes
 from emat.errors import EmatError
 from emat.inference.segmenter import Segmenter
 from emat.outputs import claim_file
@@ -26,7 +19,9 @@ from emat.scale.serve import build_app, check_packages
 SECONDS_TO_FINISH = 60  # that requests may take after the server was asked to end
 
 
+@takes(PredictOptions)
 def command(
+    how: PredictOptions,
     segmenter: Annotated[
         Path | None, typer.Argument(help="A file that `emat fit` wrote. Only Label Studio can start without one.")
     ] = None,
@@ -47,10 +42,7 @@ def command(
     label_studio: Annotated[
         bool, typer.Option("--label-studio", help="Also be an ML backend of Label Studio.")
     ] = False,
-    tiles: TilesOption = None,
-    refine: Refine = "auto",
     model: HeadName = "default",
-    device: DeviceName = "auto",
 ) -> None:
     """Answer predictions over HTTP: POST /predict and /examples, GET /classes, /health, /metrics and /docs.
 
@@ -66,25 +58,22 @@ def command(
     if keep is not None:  # it may be the file that is served: it is read once, and to go on with it is what is meant
         claim_file(keep, (".emat",), overwrite=keep == segmenter, flag="--keep")
     if workers == 1:
-        run_server(build_app(_loaded(segmenter, model, device, tiles, refine), options), host, port, 1)
+        run_server(build_app(_loaded(segmenter, model, how), options), host, port, 1)
         return
-    chosen = {"model": model, "device": device, "tiles": tiles, "refine": refine}
-    source = {"segmenter": None if segmenter is None else str(segmenter), **chosen}
-    os.environ["EMAT_SERVED"] = json.dumps([source, options.as_json()])
+    source = None if segmenter is None else str(segmenter)
+    os.environ["EMAT_SERVED"] = json.dumps([source, model, asdict(how), options.as_json()])
     run_server("emat.cli.serve:app_from_environment", host, port, workers)
 
 
 def app_from_environment() -> Any:
     """Build the application in a worker process, from what `emat serve` put into the environment."""
-    source, options = json.loads(os.environ["EMAT_SERVED"])
-    return build_app(_loaded(**source), ServeOptions(**options))
+    source, model, how, options = json.loads(os.environ["EMAT_SERVED"])
+    return build_app(_loaded(source, model, PredictOptions(**how)), ServeOptions(**options))
 
 
-def _loaded(segmenter: Path | str | None, model: str, device: str, tiles: str | None, refine: str) -> Segmenter:
+def _loaded(segmenter: Path | str | None, model: str, how: PredictOptions) -> Segmenter:
     """The segmenter that is served: a fitted one, or for Label Studio a head that has no examples yet."""
-    if segmenter is not None:
-        return load_fitted(segmenter, device, tiles, refine)
-    return Segmenter.load(model, device=device, tiles=read_tiles(tiles), refine=refinement(refine))
+    return how.load(model) if segmenter is None else how.load_fitted(segmenter)
 
 
 def run_server(app: Any, host: str, port: int, workers: int) -> None:

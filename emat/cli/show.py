@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from emat.cli.options import AsJson, Overwrite, load_fitted
+from emat.cli.options import AsJson, Overrides, Overwrite
 from emat.files import file_sha256
 from emat.inference.example_set import Thumbnail
 from emat.inference.segmenter import Segmenter
@@ -42,7 +42,7 @@ def command(
     """
     if page is not None:
         claim_file(page, (".html", ".htm"), reads=[segmenter], overwrite=overwrite, flag="--html")
-    fitted = load_fitted(segmenter)
+    fitted = Overrides().load_fitted(segmenter)
     content = describe(fitted, segmenter)
     if page is not None:
         write_text(page, _page(fitted, content), errors="replace")

@@ -9,13 +9,14 @@ from typing import Annotated
 
 import typer
 
-from emat.cli.options import DeviceName, HeadName
+from emat.cli.options import HeadName, PredictOptions, takes
 from emat.errors import EmatError
-from emat.inference.segmenter import Segmenter
 from emat.studio.server import serving
 
 
+@takes(PredictOptions)
 def command(
+    how: PredictOptions,
     load: Annotated[
         Path | None, typer.Option(help="Start with the examples of this .emat file.", show_default=False)
     ] = None,
@@ -27,7 +28,6 @@ def command(
         bool, typer.Option("--private", help="Save nothing: photos and examples are deleted when the studio ends.")
     ] = False,
     model: HeadName = "default",
-    device: DeviceName = "auto",
 ) -> None:
     """Mark a few examples in the browser and get masks on other photos. Nothing leaves this machine.
 
@@ -35,7 +35,7 @@ def command(
     """
     if load is not None and not load.is_file():
         raise EmatError("no-such-file", f"{load} does not exist; write it with `emat fit`, or save it in the studio")
-    segmenter = Segmenter.load(model if load is None else load, device=device, fetch=False)
+    segmenter = how.load(model if load is None else load, fetch=False)
     signal.signal(signal.SIGTERM, _end)
     with serving(segmenter, port, browser=browser, private=private) as address:
         typer.echo(f"The studio is at {address} (stop it with Ctrl+C)")

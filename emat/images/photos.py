@@ -9,6 +9,7 @@ black. So the values of each photo are stretched between two of its percentiles,
 """
 
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +23,7 @@ from emat.errors import EmatError
 from emat.images.sources import (
     MAX_PIXELS,
     PHOTO_FORMATS,
+    TIFF_STARTS,
     TIFF_SUFFIXES,
     Pixels,
     Source,
@@ -233,6 +235,16 @@ def read_channels(source: Source, *, name: str | None = None, reading: Reading =
 
         if open_stack(Path(source), reading) is not None:
             return read_stack(Path(source), reading)
+    if isinstance(source, bytes) and source.startswith(TIFF_STARTS):
+        # Stacks are opened by their path, so what a client sent becomes a file: its answer is that of the file.
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "photo.tif"
+            path.write_bytes(source)
+            if _may_be_stack(path):
+                try:
+                    return read_channels(path, name=name, reading=reading)
+                except EmatError as error:
+                    raise EmatError(error.code, str(error).replace(str(path), name or describe(source))) from None
     return read_photo(source, name=name, reading=reading)
 
 

@@ -25,7 +25,7 @@ from torch import Tensor
 from emat import __version__
 from emat.errors import EmatError
 from emat.files import open_input
-from emat.images import Stretch
+from emat.images import Reading, Stretch
 from emat.images.photos import has_channels
 from emat.inference.decisions import Decisions
 from emat.inference.example_set import FittedExample, Thumbnail, WorkingPhoto
@@ -157,8 +157,7 @@ class FittedFile:
     learnt: Learnt | None = None  # None if the segmenter does not learn
     decisions: Decisions | None = None  # None in files of format 1
     learns: bool = False
-    stretch: Stretch = field(default_factory=Stretch)  # of photos of more than 8 bits
-    channels: tuple[str, ...] = ()  # that are taken of photos with channels; none: all of them
+    reading: Reading = field(default_factory=Reading)  # how photos are read, apart from their largest size
     fits_size: bool = False  # whether the examples choose the size that is learnt from
     encoder: bool = False  # whether the features of MobileSAM's encoder are needed
 
@@ -201,10 +200,12 @@ def write_fitted(path: Path, head: TrainedHead, fitted: FittedFile, thumbnails: 
             listed[-1]["working"] = {"classes": list(example.working.masks), "sparse": example.working.sparse}
     # Whatever is not a tensor.
     metadata = {"format": FORMAT, "version": str(VERSION), "examples": json.dumps(listed), **head.metadata()}
-    metadata["stretch"] = str(fitted.stretch)
     metadata["emat"] = __version__
-    if fitted.channels:
-        metadata["channels"] = json.dumps(fitted.channels)
+    metadata["stretch"] = str(fitted.reading.stretch)
+    if fitted.reading.channels:
+        metadata["channels"] = json.dumps(fitted.reading.channels)
+    if fitted.reading.project != "none":
+        metadata["project"] = fitted.reading.project
     if fitted.decisions is not None:
         metadata["decisions"] = json.dumps(fitted.decisions.to_json())
     # The pixel learner.
@@ -215,11 +216,6 @@ def write_fitted(path: Path, head: TrainedHead, fitted: FittedFile, thumbnails: 
             metadata["features"] = ENCODER
         tensors.update({f"{LEARNT}{name}": value for name, value in pack(fitted.learnt, Learnt).items()})
     write_tensors(path, tensors, metadata)
-
-
-def head_type(fitted: FittedFile) -> type[Any]:
-    """The class of the support encodings of a fitted segmenter."""
-    return fitted.method.support_type
 
 
 def read_fitted(path: Path, device: str | torch.device | None = None) -> FittedFile:
@@ -277,8 +273,11 @@ def read_fitted(path: Path, device: str | torch.device | None = None) -> FittedF
         decisions = Decisions.from_json(json.loads(metadata["decisions"])) if "decisions" in metadata else None
         if decisions is not None and set(decisions.classes) != classes:
             raise ValueError("decisions for other classes")
-        stretch = _stretch(metadata.get("stretch", "percentile"))
-        channels = tuple(str(channel) for channel in json.loads(metadata.get("channels", "[]")))
+        reading = Reading(
+            Stretch.read(metadata.get("stretch", "percentile")),
+            channels=tuple(str(channel) for channel in json.loads(metadata.get("channels", "[]"))),
+            project=metadata.get("project", "none"),
+        )
     check_backbone(
         (encoding for kept in examples for encoding in kept.encodings.values()), getattr(method, "backbone", None), path
     )
@@ -291,18 +290,10 @@ def read_fitted(path: Path, device: str | torch.device | None = None) -> FittedF
         None if learnt is None else unpack(Learnt, {name: value.to(where) for name, value in learnt_tensors.items()}),
         decisions,
         metadata.get("learn") == "yes",
-        stretch,
-        channels,
+        reading,
         metadata.get("size") == "fitted",
         metadata.get("features") == ENCODER,
     )
-
-
-def _stretch(text: str) -> Stretch:
-    try:
-        return Stretch.read(text)
-    except EmatError:
-        raise ValueError(f"a stretch of {text[:40]!r}") from None
 
 
 @contextmanager

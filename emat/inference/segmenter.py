@@ -206,9 +206,10 @@ class Segmenter:
             encoder = file.encoder if file.learnt is not None else None
             learner = PixelLearner.of(file.method, file.thresholds, encoder, fetch)
         size = None if file.fits_size or file.learnt is None else file.learnt.working_side
-        how = reading or Reading(file.stretch, channels=file.channels)
         overlap = () if file.decisions is None else file.decisions.overlap
-        segmenter = cls(file.method, file.thresholds, tiles, None, refine, how, learner, size, overlap)
+        segmenter = cls(
+            file.method, file.thresholds, tiles, None, refine, reading or file.reading, learner, size, overlap
+        )
         # The decisions have the order of the classes; files of format 1 knew none but that of the examples.
         segmenter._examples = ExampleSet(file.examples, () if file.decisions is None else tuple(file.decisions.classes))
         if learner is not None and file.learnt is None:
@@ -242,8 +243,7 @@ class Segmenter:
                 fit.learnt,
                 fit.decisions,
                 learns=self.learner is not None,
-                stretch=self.reading.stretch,
-                channels=self.reading.channels,
+                reading=self.reading,
                 fits_size=self.size is None,
                 encoder=self.learner is not None and self.learner.encoder is not None,
             ),

@@ -52,11 +52,10 @@ def find_labels(
 
 
 def as_photo(image: Any) -> NDArray[np.uint8]:
-    """Return an image layer's data as a photo (H, W, 3); values other than bytes are stretched to their own range."""
+    """Return an image layer's data as a photo (H, W, 3); values other than bytes are stretched as a file's are."""
     array = np.asarray(image)
-    if array.dtype != np.uint8:
-        low, high = float(array.min()), float(array.max())
-        array = ((array - low) / max(high - low, 1e-12) * 255).round().astype(np.uint8)
+    if array.dtype.kind not in "uf" or (array.dtype.kind == "u" and array.dtype.itemsize > 2):
+        array = array.astype(np.float64)  # whole numbers of many bits, which no photo file has
     return read_photo(array)
 
 

@@ -48,7 +48,8 @@ BATCH = "batch"
 DEFAULT_SIZE = (400, 400)  # height and width of photos: the size that the learner works at
 RULE = (
     "label = the class of the highest map at a pixel among classes whose score >= presence_threshold, if that map >= "
-    "mask_threshold; otherwise background"
+    "mask_threshold; otherwise background. A class that lies on others (not_in_graph) does not compete with them: it "
+    "covers them where its map >= mask_threshold"
 )
 PRECISION = 22  # bits behind the point of Pillow's coefficients
 LOWER = 8  # of these bits; sums stay exact as long as a photo is at most 128 times as large as the result
@@ -369,7 +370,7 @@ def _origin(segmenter: Segmenter) -> dict[str, str]:
 def _not_in_graph(segmenter: Segmenter) -> dict[str, Any]:
     """What post-processing does with the maps afterwards, which a graph cannot hold."""
     return {
-        name: {"refine": rule.refine, "smallest_share_of_photo": rule.smallest}
+        name: {"refine": rule.refine, "smallest_share_of_photo": rule.smallest, "lies_on": rule.lies_on}
         for name, rule in segmenter.rules_.items()
     }
 

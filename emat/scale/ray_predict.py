@@ -27,7 +27,7 @@ from emat.errors import EmatError, needs_extra
 from emat.files import inner_name
 from emat.formats.run_lengths import counts_of_mask, pack
 from emat.formats.writing import WriteOptions, open_writer
-from emat.images import PHOTO_SUFFIXES, Pixels, Reading, read_photo
+from emat.images import PHOTO_SUFFIXES, Pixels, Reading, read_channels
 from emat.inference.prediction import Prediction, Thresholds
 from emat.inference.segmenter import AS_FITTED, Segmenter
 from emat.progress import follow
@@ -556,7 +556,7 @@ class _Worker:
     def _pixels(self, photo: Photo) -> Pixels | EmatError:
         try:
             storage = next((one for one in self._sources if one.holds(photo.path)), None) or Storage.at(photo.path)
-            return read_photo(storage.read(photo.path), name=photo.path, reading=self._segmenter.reading)
+            return read_channels(storage.read(photo.path), name=photo.path, reading=self._segmenter.reading)
         except EmatError as error:
             return error
 

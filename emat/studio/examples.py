@@ -129,7 +129,8 @@ def remove_class(session: Session, number: int) -> None:
 def add_draft(session: Session, data: bytes, name: str) -> Draft:
     """Queue a photo to be painted as an example; EmatError says what is wrong with it."""
     taken = [draft.photo.name for draft in session.drafts.values()]
-    return _queue(session, lambda key: read_dropped(data, safe_name(name, taken), session.photo_file(key)))
+    reading = session.segmenter.reading
+    return _queue(session, lambda key: read_dropped(data, safe_name(name, taken), session.photo_file(key), reading))
 
 
 def _queue(session: Session, keep: Callable[[int], StudioPhoto]) -> Draft:
@@ -273,7 +274,8 @@ def add_photo(session: Session, data: bytes, name: str) -> None:
         raise EmatError("too-many-photos", f"the page holds {MOST_PHOTOS} photos, so {safe_name(name)} was left out")
     key = session.new_key()
     taken = [query.photo.name for query in session.queries.values()]
-    add_query(session, read_dropped(data, safe_name(name, taken), session.photo_file(key)), key)
+    reading = session.segmenter.reading
+    add_query(session, read_dropped(data, safe_name(name, taken), session.photo_file(key), reading), key)
 
 
 def start_demo(session: Session) -> None:

@@ -127,7 +127,7 @@ def _write_scores(session: Session, path: Path) -> None:
     table = ScoreTable(list(numbers))
     rows = [table.header]
     for query in map(session.snapshot, answered(session)):
-        labels = label_map(session, query, numbers, query.photo.working)
+        labels = label_map(session, query, numbers, query.photo.size)
         scores = {} if is_painted(query) else query.scores or {}  # what was painted has no score
         rows.append(table.row(query.photo.name, scores, [labels == number for number in numbers.values()]))
     _write_table(path, rows)

@@ -24,6 +24,7 @@ from PIL import Image
 from emat.errors import EmatError
 from emat.files import without_suffix
 from emat.images import VOID, Pixels, Reading, read_photo, resize_mask, resize_photo
+from emat.images.photos import DEFAULT_READING
 from emat.images.sources import TIFF_STARTS, load_image, pages
 from emat.images.stacks import open_stack
 from emat.inference.example import BACKGROUND, Example, Mask
@@ -88,16 +89,17 @@ class StudioPhoto:
             file.unlink(missing_ok=True)
 
 
-def read_dropped(data: bytes, name: str, file: Path) -> StudioPhoto:
+def read_dropped(data: bytes, name: str, file: Path, reading: Reading = DEFAULT_READING) -> StudioPhoto:
     """Read a photo that was dropped on the page, and keep it in `file`; EmatError says what is wrong with it.
 
-    A photo of more than 50 million pixels is made smaller, and of a stack the first plane is taken. A notice says so.
+    It is read as the segmenter's `reading` says, so that a fitted file sees the pixels that it sees elsewhere. A photo
+    of more than 50 million pixels is made smaller, and of a stack the first plane is taken. A notice says so.
     """
     with _decoding, tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"photo{'.tif' if data.startswith(TIFF_STARTS) else ''}"
         path.write_bytes(data)
         try:
-            photo, notice = _read_plane(path, name)
+            photo, notice = _read_plane(path, name, replace(reading, max_pixels=LARGEST))
         except EmatError as error:
             raise EmatError(error.code, str(error).replace(str(path), name)) from None
         height, width = photo.shape[:2]
@@ -111,16 +113,15 @@ def read_dropped(data: bytes, name: str, file: Path) -> StudioPhoto:
     return keep_photo(photo, name, file)
 
 
-def _read_plane(path: Path, name: str) -> tuple[Pixels, str]:
+def _read_plane(path: Path, name: str, reading: Reading) -> tuple[Pixels, str]:
     """Read a photo (H, W, 3), or the first plane of a stack, and what to say about it."""
-    reading = Reading(max_pixels=LARGEST)
     is_tiff = path.suffix == ".tif"
     stack = open_stack(path, reading) if is_tiff else None
     if stack is not None:
-        planes = stack.planes("none")
+        planes = stack.planes(reading.project)
         channels = f" in the colours of {stack.shape[1]} channels" if stack.shape[1] > 3 else ""
         notice = f"The first of {len(planes)} planes{channels}. " if len(planes) > 1 or channels else ""
-        return stack.photo(stack.values(planes[0], "none"), reading)[..., :3], notice
+        return stack.photo(stack.values(planes[0], reading.project), reading)[..., :3], notice
     count = len(pages(path, name)) if is_tiff else 1
     if count > 1:
         return read_photo(f"{path}[1]", name=name, reading=reading), f"The first of {count} pages. "

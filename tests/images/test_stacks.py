@@ -13,7 +13,7 @@ import zarr
 from numpy.typing import NDArray
 
 from emat.errors import EmatError
-from emat.images import Reading, read_photo
+from emat.images import Reading, read_channels, read_photo
 from emat.images.stacks import Plane, Stack, open_stack, write_zarr
 from tests.raises import raises_code
 
@@ -233,3 +233,12 @@ def test_a_channel_of_thousands_of_digits_and_thousands_of_channels_are_refused(
     root.attrs["multiscales"] = [{"axes": ["c", "y", "x"], "datasets": [{"path": "0"}]}]
     with raises_code("photo-too-large"):
         open_stack(tmp_path / "a.zarr", USUAL)
+
+
+def test_the_bytes_of_a_stack_are_read_as_its_file_is(tmp_path: Path, values: NDArray[np.uint16]) -> None:
+    path = tmp_path / "a.ome.tif"
+    tifffile.imwrite(path, values[0], ome=True, metadata={"axes": "CZYX"}, photometric="minisblack")
+    reading = Reading(project="max")
+    assert np.array_equal(read_channels(path.read_bytes(), reading=reading), read_channels(path, reading=reading))
+    with raises_code("several-pages", "the photo that was sent"):
+        read_channels(path.read_bytes(), name="the photo that was sent")

@@ -121,7 +121,7 @@ WRONG_DECISIONS = [
         ({"backbone": "none-such"}, "none-such"),
         ({"image_size": "99999"}, "an image size of 99999, which is 8 to 4096"),
         ({"image_size": "-5"}, "an image size of -5"),
-        ({"stretch": "sideways"}, "a stretch of 'sideways'"),
+        ({"stretch": "sideways"}, "'sideways'"),
         ({"examples": "[" * 100_000}, "is damaged"),
         ({"examples": json.dumps([[["a"]]])}, "is damaged .*an example without a name"),
         ({"examples": json.dumps([{"name": "x", "classes": "ab", "encodings": ["a"]}])}, "the classes of 'x'"),
@@ -216,10 +216,10 @@ def test_to_fit_and_save_twice_gives_the_same_bytes(tiny_head: Path, tmp_path: P
     assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
 
 
-def test_the_stretch_of_deep_photos_is_kept_in_the_file(tiny_head: Path, tmp_path: Path) -> None:
-    reading = Reading(Stretch.read("100,900"))
+def test_how_photos_are_read_is_kept_in_the_file(tiny_head: Path, tmp_path: Path) -> None:
+    reading = Reading(Stretch.read("100,900"), channels=("DAPI", "2"), project="max")
     Segmenter.load(tiny_head, reading=reading).fit([Example(PHOTO, {"cat": (5, 5, 40, 40)})]).save(tmp_path / "x.emat")
-    assert Segmenter.load(tmp_path / "x.emat").reading.stretch == Stretch("range", 100, 900)
+    assert Segmenter.load(tmp_path / "x.emat").reading == reading
 
 
 def test_what_cannot_be_saved_says_so(fitted: Segmenter, tmp_path: Path) -> None:

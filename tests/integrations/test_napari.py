@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from emat.images import read_photo
 from emat.integrations.napari import as_photo, find_labels
 from tests.raises import raises_code
 from tests.scale.conftest import photo_of
@@ -33,6 +34,10 @@ def test_any_range_of_values_is_a_photo() -> None:
     deep = np.linspace(100, 900, 12 * 10).reshape(12, 10)
     assert as_photo(deep).shape == (12, 10, 3)
     assert (as_photo(deep).min(), as_photo(deep).max()) == (0, 255)
+    assert np.array_equal(as_photo(deep.astype(np.int32)), as_photo(np.floor(deep)))
+    deep = deep.astype(np.uint16)
+    deep[0, 0] = 60_000  # one hot pixel, which the stretch of files leaves out
+    assert np.array_equal(as_photo(deep), read_photo(deep))
 
 
 def test_napari_reads_the_manifest_and_runs_the_widget(tiny_head: Path) -> None:

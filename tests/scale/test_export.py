@@ -151,7 +151,7 @@ def test_onnxruntime_answers_as_predict_in_any_batch(exported: tuple[Segmenter, 
     assert json.loads(metadata["classes"]) == ["square"]
     assert float(metadata["mask_threshold"]) == segmenter.thresholds.mask
     assert json.loads(metadata["not_in_graph"]) == {
-        name: {"refine": rule.refine, "smallest_share_of_photo": rule.smallest}
+        name: {"refine": rule.refine, "smallest_share_of_photo": rule.smallest, "lies_on": list(rule.lies_on)}
         for name, rule in segmenter.rules_.items()
     }
 

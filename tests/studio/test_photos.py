@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from emat.files import inner_name, without_suffix
+from emat.images import Reading, Stretch, read_channels
 from emat.studio import photos
 from emat.studio.photos import (
     LONGEST_NAME,
@@ -131,3 +132,12 @@ def test_of_a_stack_the_first_plane_is_taken_and_that_is_said(tmp_path: Path) ->
         assert (photo.size, photo.notice) == ((30, 40), notice)
         photo.remove()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_photos_are_read_as_the_fitted_file_reads_them(tmp_path: Path) -> None:
+    values = np.linspace(0, 60_000, 2 * 30 * 40).reshape(2, 30, 40).astype(np.uint16)
+    tifffile.imwrite(tmp_path / "a.tif", values, ome=True, metadata={"axes": "ZYX"}, photometric="minisblack")
+    reading = Reading(Stretch.read("100,30000"), project="max")
+    photo = read_dropped((tmp_path / "a.tif").read_bytes(), "a.tif", tmp_path / "1.png", reading)
+    assert np.array_equal(photo.pixels, read_channels(tmp_path / "a.tif", reading=reading))
+    assert photo.notice == ""
