@@ -113,13 +113,13 @@ def command_line(fitted: Fitted, folder: Path) -> tuple[Labels, dict[str, dict[s
     with (out / "scores.csv").open() as file:
         rows = {row["photo"]: row for row in csv.DictReader(file)}
     scores = {name: {c: float(row[c]) for c in ("square", "corner")} for name, row in rows.items()}
-    labels = {name: read_mask(out / "png" / "masks" / name) for name in fitted.photos}
-    coco = open_dataset(out / "coco" / "annotations.json")
+    labels = {name: read_mask(out / "masks" / name) for name in fitted.photos}
+    coco = open_dataset(out / "annotations.json")
     for name, photo in fitted.photos.items():
         assert np.array_equal(coco.mask(name), labels[name]), name
         drawn = draw_overlay(photo, labels[name], {1: "square", 2: "corner"})
         save_jpeg(drawn, folder / "expected.jpg")
-        assert (out / "overlay" / name).with_suffix(".jpg").read_bytes() == (folder / "expected.jpg").read_bytes()
+        assert (out / name).with_suffix(".jpg").read_bytes() == (folder / "expected.jpg").read_bytes()
     return labels, scores
 
 

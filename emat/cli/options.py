@@ -299,7 +299,7 @@ def takes(options: type[Options]) -> Callable[[Callable[Concatenate[Options, Own
     repeatable = {name for name, hint in hints.items() if get_origin(hint.__origin__) is tuple}
 
     def decorate(verb: Callable[Concatenate[Options, Own], None]) -> Callable[..., None]:
-        own = list(inspect.signature(verb).parameters.values())[1:]
+        own = list(inspect.signature(verb, eval_str=True).parameters.values())[1:]
         every = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in (*own, *parameters)]
 
         @wraps(verb)

@@ -127,7 +127,7 @@ class SegmenterGraph(nn.Module):
         if segmenter.tiles_ is not None:
             raise EmatError(
                 "cannot-export",
-                "tiles are cut by the size of each photo and cannot be in a graph; export without tiles",
+                "tiles are cut by the size of each photo and cannot be in a graph; export with --tiles none",
             )
         self.method, self.thresholds, self.learner = segmenter.method, segmenter.thresholds, segmenter.learner
         self.ways = [

@@ -1,13 +1,13 @@
 """Results as one zip file: masks in the formats of annotation tools, overlays, tables and the fitted segmenter."""
 
-import csv
 import tempfile
 import zipfile
 from collections.abc import Collection, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from emat.errors import EmatError
-from emat.formats.results import ObjectTable, csv_cells
+from emat.formats.results import ObjectTable, ResultTable
 from emat.formats.writing import WITH_OBJECTS, open_writer
 from emat.inference.prediction import ScoreTable
 from emat.measure.exports import FORMATS
@@ -75,13 +75,8 @@ def export(session: Session, parts: Collection[str], folder: Path, objects: bool
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         out = Path(scratch) / "out"
         out.mkdir()
-        formats = [part for part in MASK_FORMATS if part in parts]
-        for format in formats:
-            _write_masks(session, format, out if len(formats) == 1 else out / format, objects)
-        if "scores" in parts:
-            _write_scores(session, out / "scores.csv")
-        if "objects" in parts:
-            _write_objects(session, out / "objects.csv")
+        if set(parts) & {*MASK_FORMATS, "scores", "objects"}:
+            _write_results(session, [part for part in MASK_FORMATS if part in parts], parts, out, objects)
         further = [part for part in ("parquet", *FORMATS) if part in parts]
         if further or "measurements" in parts:
             write_measurements(session, answered(session), out / "measured", further)
@@ -109,51 +104,41 @@ def pack(folder: Path, path: Path) -> None:
             archive.write(file, file.relative_to(folder).as_posix())
 
 
-def _write_masks(session: Session, format: str, out: Path, objects: bool) -> None:
-    numbers = _order(session)
-    with open_writer(format, out, list(numbers)) as writer:
+def _write_results(session: Session, formats: Sequence[str], parts: Collection[str], out: Path, separate: bool) -> None:
+    """Write masks and tables as `emat predict` writes them.
+
+    Args:
+        session: Whose results are written.
+        formats: The formats of masks.
+        parts: Which of the tables are written: "scores", "objects".
+        out: The folder.
+        separate: Whether touching objects are apart in files of masks.
+    """
+    numbers = {name: number for number, name in enumerate(session.numbers, start=1)}  # without gaps, as files have them
+    classes, scores, objects = list(numbers), ScoreTable(list(numbers)), ObjectTable(None)
+    tables = [ResultTable(out / f"{table.key}.csv", table.header, table.key) for table in (scores, objects)]
+    tables = [table for table in tables if table.key in parts]
+    with ExitStack() as stack:
+        # One format is written beside the tables; several have folders of their own.
+        folders = {format: out / format for format in formats} if len(formats) > 1 else {}
+        writers = [open_writer([] if folders else formats, out, classes, tables=tables)]
+        writers += [open_writer(format, folder, classes) for format, folder in folders.items()]
+        for writer in writers:
+            stack.enter_context(writer)
         for query in map(session.snapshot, answered(session)):
-            if format == "overlay":  # to look at: the size that the page works with is enough
-                labels = label_map(session, query, numbers, query.photo.working)
-                writer.write(query.photo.name, labels, query.photo.pixels)
-                continue
             labels = label_map(session, query, numbers, query.photo.size)
-            apart = object_image(session, query, labels, numbers) if objects and format in WITH_OBJECTS else None
-            writer.write(query.photo.name, labels, objects=apart)
-
-
-def _write_scores(session: Session, path: Path) -> None:
-    numbers = _order(session)
-    table = ScoreTable(list(numbers))
-    rows = [table.header]
-    for query in map(session.snapshot, answered(session)):
-        labels = label_map(session, query, numbers, query.photo.size)
-        scores = {} if is_painted(query) else query.scores or {}  # what was painted has no score
-        rows.append(table.row(query.photo.name, scores, [labels == number for number in numbers.values()]))
-    _write_table(path, rows)
-
-
-def _write_objects(session: Session, path: Path) -> None:
-    numbers = _order(session)
-    table = ObjectTable(None)
-    rows: list[Sequence[object]] = [table.header]
-    for query in map(session.snapshot, answered(session)):
-        labels = label_map(session, query, numbers, query.photo.size)
-        shown = {name: labels == number for name, number in numbers.items() if (labels == number).any()}
-        rows += table.rows(
-            query.photo.name, {name: single_objects(session, query, name, mask).rows for name, mask in shown.items()}
-        )
-    _write_table(path, rows)
-
-
-def _write_table(path: Path, rows: Sequence[Sequence[object]]) -> None:
-    with path.open("w", encoding="utf-8", newline="") as file:
-        csv.writer(file).writerows(map(csv_cells, rows))
-
-
-def _order(session: Session) -> dict[str, int]:
-    """The classes numbered from 1 without gaps, as files have them."""
-    return {name: number for number, name in enumerate(session.numbers, start=1)}
+            masks = {name: labels == number for name, number in numbers.items()}
+            rows: dict[str, list[list[str]]] = {}
+            if "scores" in parts:
+                own_scores = {} if is_painted(query) else query.scores or {}  # what was painted has no score
+                rows["scores"] = [scores.row(query.photo.name, own_scores, list(masks.values()))]
+            if "objects" in parts:
+                shown = {name: single_objects(session, query, name, mask) for name, mask in masks.items() if mask.any()}
+                rows["objects"] = objects.rows(query.photo.name, {name: one.rows for name, one in shown.items()})
+            apart = object_image(session, query, labels, numbers) if separate and {*formats} & {*WITH_OBJECTS} else None
+            photo = query.photo.whole if "overlay" in formats else None
+            for index, writer in enumerate(writers):
+                writer.write(query.photo.name, labels, photo, objects=apart, rows=rows if index == 0 else None)
 
 
 def answered(session: Session) -> list[StudioQuery]:
