@@ -45,6 +45,7 @@ MOST_ROWS = 500  # of objects on the page; exports have all
 MOST_KEPT = 4  # sessions whose last measurement is kept
 MOST_CONDITIONS = 8
 LONGEST_TEXT = 200
+FARTHEST = 1e9  # pixels from the corner of a photo to a point on it
 GREY = (128, 128, 128)
 PAINTED = "painted in the studio"
 
@@ -89,8 +90,8 @@ class Choices:
             value = values.get(name, before)
             if isinstance(before, tuple):
                 is_right = isinstance(value, (list, tuple)) and len(value) <= MOST_CONDITIONS
-                kind: type | tuple[type, ...] = (int, float) if name == "points" else str
-                is_right = is_right and all(isinstance(one, kind) and len(str(one)) <= LONGEST_TEXT for one in value)
+                fits = _is_coordinate if name == "points" else _is_short
+                is_right = is_right and all(map(fits, value))
                 value = tuple(value) if is_right else value
             else:
                 is_right = isinstance(value, type(before)) and len(str(value)) <= LONGEST_TEXT
@@ -139,6 +140,15 @@ class Choices:
             return None
         size = _length(self.length)
         return ScaleObject(self.scale_class, size.side, size.unit)
+
+
+def _is_short(value: object) -> bool:
+    return isinstance(value, str) and len(value) <= LONGEST_TEXT
+
+
+def _is_coordinate(value: object) -> bool:
+    """Whether a value is a number of pixels; JSON also has NaN and infinity, which are none."""
+    return isinstance(value, (int, float)) and abs(value) <= FARTHEST
 
 
 def _length(text: str) -> PixelSize:

@@ -566,16 +566,22 @@ def studio(chance: random.Random, folder: Path) -> bytes:
     where = chance.choice(
         [f"{start}/act/{act}"] * 4
         + [f"{start}/upload?to={to}&name={name}" for to in ("examples", "photos", "fitted", "x")]
-        + [f"{start}/{kind}/{key}/{what}" for what in ("click", "paint?then=example", "paint?then=correct")]
-        + [f"{start}/export", "/api/session", f"/api/{key}/state"]
+        + [f"{start}/{kind}/{key}/{what}" for what in ("click", "similar", "paint?then=example", "paint?then=correct")]
+        + [f"{start}/export", f"{start}/measure", "/api/session", f"/api/{key}/state"]
     )
-    body = an_image(chance) if "upload" in where or "paint" in where else _json(values, chance)
+    if where.endswith("/measure"):
+        values = {"unit": "points", "length": "10mm", "points": [1, 2, 3, 4], "inner": "cat", "outer": "dog",
+                  "smallest": "20px", "accept": ["cat.area == 0"], "border": "drop"}  # fmt: skip
+    is_picture = any(part in where for part in ("upload", "paint", "similar"))
+    body = an_image(chance) if is_picture else _json(values, chance)
     if "upload" in where and chance.random() < 0.4:
         body = damaged(body, chance) if chance.random() < 0.5 else _json({"shapes": [], "imagePath": "a.png"}, chance)
     requests = [("POST", where, body)]
     requests += [
-        ("GET", f"{start}/{kind}/{key}/{what}", b"") for what in ("small.jpg", "large.jpg", "result", "labels")
+        ("GET", f"{start}/{kind}/{key}/{what}", b"")
+        for what in ("small.jpg", "large.jpg", "result", "labels", "found", "measure", "measured.jpg", "photo.png")
     ]
+    requests.append(("GET", f"{start}/{chance.choice(('measure', 'report.html', 'download', 'mobilesam'))}", b""))
     for method, path, sent in [*requests, ("POST", f"{start}/act/sort-drop", b"{}"), ("GET", f"{start}/state", b"")]:
         status, content = ask(method, path, sent)
         if status >= 500 and status != 503:  # 503 says that there are too many tabs

@@ -87,6 +87,13 @@ def test_choices_outlive_the_page_and_are_checked(answered: Session) -> None:
     assert choices_of(answered).length == "1cm"
 
 
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf"), -1e308, 10**199, "1", None])
+def test_a_point_is_a_place_on_a_photo(answered: Session, wrong: object) -> None:
+    with raises_code("page-outdated", "points"):
+        choose(answered, {"unit": "points", "length": "10um", "points": [0, 0, wrong, 40]})
+    assert row_of(answered)["unit"] == "px", "what was chosen before stays"
+
+
 def test_an_export_has_what_emat_measure_writes(answered: Session, tmp_path: Path) -> None:
     choose(answered, {"unit": "typed", "length": "2mm"})
     with zipfile.ZipFile(
