@@ -1,6 +1,7 @@
 """Photos on their way to the method: found on the command line, and read ahead of it."""
 
 import glob
+import itertools
 from collections import deque
 from collections.abc import Generator, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -33,7 +34,8 @@ def find_photos(arguments: Sequence[str], leave_out: Path | None = None, all_pag
     Args:
         arguments: Files, folders (with everything below them) and patterns such as ``"in/*.jpg"``. A page of a TIFF
             stack is named as in ``"stack.tif[3]"``.
-        leave_out: A folder whose photos are ignored, because results are written to it.
+        leave_out: The folder that results are written to. Photos in it are ignored where a folder or a pattern is
+            searched that contains it; photos that are named in it are not.
         all_pages: Whether a TIFF stack stands for all its pages, which are named `stack_p001` and so on.
 
     Returns:
@@ -44,16 +46,16 @@ def find_photos(arguments: Sequence[str], leave_out: Path | None = None, all_pag
         EmatError: If there are no photos, or the results of two photos would have the same name.
     """
     photos: dict[Path, PhotoFile] = {}
+    results, left_out = None if leave_out is None else leave_out.resolve(), False
     for argument in arguments:
+        has_results = results is not None and _searched(argument) in (results, *results.parents)
         for photo in (page for file in _named_by(argument) for page in (_pages(file) if all_pages else [file])):
             path = photo.path.resolve()
-            if leave_out is None or leave_out.resolve() not in path.parents:
+            if has_results and results in path.parents:
+                left_out = True
+            else:
                 photos.setdefault(path, photo)
-    if (
-        not photos
-        and leave_out is not None
-        and any(leave_out.resolve() == Path(folder).resolve() for folder in arguments)
-    ):
+    if not photos and left_out:
         raise EmatError(
             "output-is-input",
             f"{leave_out} has the photos and cannot take the results too; choose another folder with --out",
@@ -65,6 +67,17 @@ def find_photos(arguments: Sequence[str], leave_out: Path | None = None, all_pag
         )
     _refuse_same_names(photos.values())
     return list(photos.values())
+
+
+def _searched(argument: str) -> Path | None:
+    """The folder that has to be searched: the argument, or where the matches of a pattern are; None for a file."""
+    path = from_user(argument)
+    if path.is_dir():
+        return path.resolve()
+    if path.exists() or not glob.has_magic(argument):
+        return None
+    fixed = itertools.takewhile(lambda part: not glob.has_magic(part), path.parts)
+    return Path(*fixed).resolve()
 
 
 def _named_by(argument: str) -> list[PhotoFile]:

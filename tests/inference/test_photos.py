@@ -26,6 +26,15 @@ def test_a_folder_gives_all_below_it_by_their_path_but_results(album: Path) -> N
     ]
 
 
+def test_photos_that_are_named_are_taken_also_from_the_folder_of_results(album: Path) -> None:
+    for named in (album / "deep", album / "deep" / "c.jpg", album / "deep" / "*.jpg"):
+        assert [photo.name for photo in find_photos([str(named)], leave_out=album)] == ["c.jpg"]
+    assert "e.jpg" not in [photo.name for photo in find_photos([str(album / "**" / "*.jpg")], leave_out=album / "out")]
+    for searched in (album, album / "*.jpg"):
+        with raises_code("output-is-input"):
+            find_photos([str(searched)], leave_out=album)
+
+
 def test_files_and_patterns_give_names_and_nothing_twice(album: Path) -> None:
     found = find_photos([str(album / "a.jpg"), str(album / "**" / "*.jpg"), str(album / "a.jpg")])
     assert [photo.name for photo in found] == ["a.jpg", "c.jpg", "e.jpg"]
