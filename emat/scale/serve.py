@@ -32,6 +32,7 @@ from emat.inference.example import Example
 from emat.inference.photos import read_ahead
 from emat.inference.prediction import Prediction
 from emat.inference.segmenter import Segmenter
+from emat.pictures.html import table
 from emat.scale.requests import (
     ServeOptions,
     as_json,
@@ -251,7 +252,14 @@ def build_app(segmenter: Segmenter, options: ServeOptions = LOOPBACK_ALONE) -> A
         yield
         await asyncio.to_thread(served.batcher.close)
 
-    app = FastAPI(title="emat", version=__version__, description="Few-shot segmentation over HTTP", lifespan=life)
+    app = FastAPI(
+        title="emat",
+        version=__version__,
+        description="Few-shot segmentation over HTTP",
+        lifespan=life,
+        docs_url=None,  # FastAPI's own pages load scripts from other servers
+        redoc_url=None,
+    )
     app.state.served = served
 
     @app.middleware("http")
@@ -301,6 +309,10 @@ def build_app(segmenter: Segmenter, options: ServeOptions = LOOPBACK_ALONE) -> A
     async def classes() -> Response:
         """The classes, the thresholds and the number of examples."""
         return json_response(_description(served.segmenter))
+
+    @app.get("/docs", include_in_schema=False)
+    async def described() -> Response:
+        return Response(_page(app.openapi()), media_type="text/html")
 
     @app.get("/health")
     async def health() -> Response:
@@ -355,6 +367,22 @@ def _description(segmenter: Segmenter) -> dict[str, Any]:
         "thresholds": {"presence": segmenter.thresholds.presence, "mask": segmenter.thresholds.mask},
         "method": segmenter.method.name,
     }
+
+
+def _page(openapi: dict[str, Any]) -> str:
+    """Return a page that says what can be asked, and loads nothing."""
+    rows = [
+        (f"{verb.upper()} {path}", str(one.get("description", "")))
+        for path, verbs in openapi["paths"].items()
+        for verb, one in verbs.items()
+    ]
+    title = f"{openapi['info']['title']} {openapi['info']['version']}"
+    return (
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>'
+        "<style>body{font:16px sans-serif;margin:2em}td,th{padding:.3em 1em .3em 0;text-align:left}</style>"
+        f"<h1>{title}</h1><p>{openapi['info']['description']}</p>{table(('request', 'answer'), rows)}"
+        '<p>For programs: <a href="openapi.json">openapi.json</a></p></html>'
+    )
 
 
 def check_packages() -> None:

@@ -121,6 +121,13 @@ def test_health_metrics_and_description(client: TestClient) -> None:
     assert {"/predict", "/examples", "/classes", "/health", "/metrics"} <= set(paths)
 
 
+def test_the_page_of_the_description_loads_nothing_from_elsewhere(client: TestClient) -> None:
+    page = client.get("/docs").text
+    assert "POST /predict" in page
+    assert "//" not in page, "an address of another server"
+    assert client.get("/redoc").status_code == 404
+
+
 def test_without_a_token_only_this_machine_is_answered(client: TestClient) -> None:
     assert client.get("/classes").status_code == 200
     assert client.get("/classes", headers={"host": "evil.example:8000"}).status_code == 403
