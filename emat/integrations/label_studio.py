@@ -39,6 +39,7 @@ TIMEOUT = 30  # seconds for a photo
 BRUSH, POLYGON = "brushlabels", "polygonlabels"
 KINDS = {"BrushLabels": BRUSH, "PolygonLabels": POLYGON}
 CHANNELS = 4  # of RGBA
+MOST_MASK_PIXELS = 16 * MAX_PIXELS  # of all classes of an annotation together
 VALUE_BITS = 8
 LENGTHS = (3, 4, 8, 16)  # bits for the number of values of a run
 LEARNT_FROM = ("ANNOTATION_CREATED", "ANNOTATION_UPDATED")
@@ -321,6 +322,8 @@ def masks_of(results: Sequence[Mapping[str, Any]]) -> dict[str, NDArray[np.bool_
             size = (int(result["original_height"]), int(result["original_width"]))
             if min(size) < 1 or size[0] * size[1] > MAX_PIXELS:
                 raise ValueError(f"an image of {size[1]} x {size[0]} pixels")
+            if len({*masks, *labels}) * size[0] * size[1] > MOST_MASK_PIXELS:
+                raise ValueError(f"{len({*masks, *labels})} masks of {size[1]} x {size[0]} pixels")
             mask = _mask_of(kind, value, size)
             for label in labels:
                 masks[label] = masks[label] | mask if label in masks else mask
@@ -377,8 +380,7 @@ def decode_brush(runs: Sequence[int], size: tuple[int, int]) -> NDArray[np.bool_
     count = size[0] * size[1] * CHANNELS
     if not 0 < count <= MAX_PIXELS * CHANNELS:
         raise ValueError(f"an image of {size[1]} x {size[0]} pixels")
-    bits = np.unpackbits(np.array(runs, np.uint8))
-    reader = _Bits("".join(map(str, bits.tolist())))
+    reader = _Bits(bytes(list(runs)))  # a list first: of a number, so many zeros would be made
     if reader.take(32) != count:
         raise ValueError(f"the run lengths are not of an image of {size[1]} x {size[0]} pixels")
     value_bits = reader.take(5) + 1
@@ -396,17 +398,19 @@ def decode_brush(runs: Sequence[int], size: tuple[int, int]) -> NDArray[np.bool_
 
 
 class _Bits:
-    """Numbers of any width from a text of bits."""
+    """Numbers of any width from the bits of a file."""
 
-    def __init__(self, text: str) -> None:
-        self._text, self._done = text, 0
+    def __init__(self, content: bytes) -> None:
+        self._content, self._done = content, 0
 
     def take(self, count: int) -> int:
-        bits = self._text[self._done : self._done + count]
-        if len(bits) < count:
+        """Return the number in the next `count` bits."""
+        end = self._done + count
+        if end > 8 * len(self._content):
             raise ValueError("the run lengths end too early")
-        self._done += count
-        return int(bits, 2)
+        around = int.from_bytes(self._content[self._done // 8 : -(-end // 8)], "big")
+        self._done = end
+        return (around >> (-end % 8)) & ((1 << count) - 1)
 
 
 def _from_data_address(address: str) -> bytes:
@@ -433,7 +437,8 @@ def add_label_studio(app: Any, served: Served) -> LabelStudioBackend:
 
     async def webhook(request: Request) -> Response:
         """Learn from a submitted annotation, after the answer."""
-        submitted = backend.submitted(await json_of(request, most))
+        # In a thread: other requests are answered while the masks of a large photo are drawn.
+        submitted = await asyncio.to_thread(backend.submitted, await json_of(request, most))
         if submitted is None:
             return json_response({"status": "nothing to do", "model_version": backend.version}, 201)
         learning = BackgroundTask(backend.learn, submitted)

@@ -364,3 +364,16 @@ def test_no_body_of_any_kind_is_an_error_of_the_server(fitted: Segmenter, addres
             assert answer.status_code < 500, (body, answer.text)
         nested = client.post(address, content=b"[" * 100_000, headers={"content-type": "application/json"})
         assert nested.status_code == 422
+
+
+@pytest.mark.parametrize("runs", [10**12, "0" * 40, [256], [0.5], None, {"0": 1}])
+def test_run_lengths_are_bytes(runs: Any) -> None:
+    with raises_code("bad-outline"):
+        masks_of([brush(np.eye(8, dtype=bool), "bar") | {"value": {"rle": runs, "brushlabels": ["bar"]}}])
+
+
+def test_a_small_request_cannot_ask_for_masks_of_many_gigabytes() -> None:
+    sizes = {"original_width": 9400, "original_height": 9400}
+    value = {"x": 1, "y": 1, "width": 5, "height": 5, "rectanglelabels": [str(number) for number in range(1000)]}
+    with raises_code("bad-outline", "1000 masks"):
+        masks_of([{"type": "rectanglelabels", "value": value, **sizes}])
