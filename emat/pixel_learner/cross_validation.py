@@ -228,7 +228,7 @@ def _folds(shown: Sequence[Sequence[bool]]) -> list[int]:
 
 
 def _move(photo: int, folds: list[int], shown: Sequence[Sequence[bool]]) -> None:
-    """Put a photo into another group, one that does not hold all other photos of a class that it shows."""
+    """Move a photo to another fold. Where it can be, that is not the fold of all other photos of one of its classes."""
     classes = [c for c, is_shown in enumerate(shown[photo]) if is_shown]
     others = [{folds[i] for i, each in enumerate(shown) if i != photo and each[c]} for c in classes]
     elsewhere = [fold for fold in range(MOST_FOLDS) if fold != folds[photo]]
@@ -240,7 +240,7 @@ def _first(shown: Sequence[bool]) -> int:
 
 
 class _LeftOutPhotos:
-    """What head and learner say of the photos, each as if its group had not been shown."""
+    """The logits of head and learner on every photo, made without the photos of its fold."""
 
     def __init__(
         self,
@@ -426,7 +426,8 @@ def _presence(c: int, mixtures: Sequence[Mixture], left_out: _LeftOutPhotos) -> 
             return Presence(MASK_DECIDES, NAN, NAN)
         high, low = ([float(highest(one.reshape(1, -1), shares[0])) for one in each] for each in (maps, around))
         return Presence(rule_from_backgrounds(high, low, shares[0]), NAN, NAN)
-    # Photos of other classes may show something similar, above which a single photo sets no level.
+    # With a single photo of the class, only photos without any class count as absent: something similar on a photo of
+    # another class may have higher logits than the class itself, and one photo is too few to set a threshold by that.
     positives = left_out.positives(c)
     if len(positives) == 1:
         absent = [index for index in absent if not any(left_out.shown[index])]

@@ -353,7 +353,7 @@ def solve(sums: Sequence[PhotoSums], c: int, without: int | None = None, negativ
     Args:
         sums: What `photo_sums` returned.
         c: The class.
-        without: The fold that is left out; None for no one.
+        without: The fold that is left out; None if all photos count.
         negatives: What their weight is multiplied by.
 
     Returns:
