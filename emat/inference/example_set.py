@@ -163,10 +163,10 @@ class ExampleSet:
     def tile_supports(
         self, name: str, grid: tuple[int, int], method: Method, without: Collection[int] = ()
     ) -> list[Any]:
-        """Return the support encodings of a class as tiles show it, computed once for the same number of tiles.
+        """Return for each example the support encoding of the tile that shows the most of a class.
 
-        Of each example it is the tile that shows the most of the class. A sparse example, whose mask is not known, and
-        one whose photo was not kept count as a whole.
+        They are computed once for each number of tiles, when a photo is first cut into as many. Sparse examples, whose
+        whole mask is not known, and those whose photos were not kept stay whole.
 
         Args:
             name: The class.
