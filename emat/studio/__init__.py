@@ -9,9 +9,11 @@ session.py       what one tab of the browser holds; photos, paint and probabilit
 session_json.py  a session as JSON: for the page, and saved on disk
 sessions.py      the sessions of all tabs, and the methods and features that they share
 examples.py      classes, drafts, examples and corrections
+stacks.py        stacks and videos that are dropped, of which the user chooses planes
 dropped.py       photos, masks and annotation files that are dropped together
 search.py        learning and predicting in the background; how unsure a prediction is
 masks.py         label maps, measurements and pictures at any threshold
+tracks.py        objects that keep their numbers through the frames of a video
 measuring.py     numbers with units, shares, verdicts and the report, by `emat.measure`
 export.py        one zip file with everything
 actions.py       what buttons and clicks do

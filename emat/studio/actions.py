@@ -17,7 +17,7 @@ from emat.backbone.mobilesam import find_mobilesam
 from emat.errors import EmatError
 from emat.inference.example import Mask
 from emat.refine.click import Clicker
-from emat.studio import dropped, examples, history
+from emat.studio import dropped, examples, history, stacks
 from emat.studio.photos import Paint, StudioPhoto, safe_name
 from emat.studio.proposals import Proposals, propose
 from emat.studio.session import Session
@@ -169,7 +169,9 @@ class Studio:
 
     def upload(self, session: Session, data: bytes, name: str, to: str) -> None:
         """Take a file that was uploaded. Files for step 2 wait in the tray until the whole drop is there."""
-        if to == "photos":
+        if to in ("photos", "examples") and stacks.take_stack(session, data, name, to):
+            pass  # the page asks which of its planes are wanted
+        elif to == "photos":
             examples.add_photo(session, data, name)
             self.sessions.search(session).look_at_new()
         elif to == "examples":
@@ -205,6 +207,16 @@ class Studio:
         for draft in list(session.drafts.values())[before:]:
             self.clicks.prepare(draft.photo)
         return {"problems": problems}
+
+    def open_stack(self, session: Session, values: Values) -> None:
+        """Make photos of the planes of a stack that the page chose, and look at each as soon as it is there."""
+        stack = stacks.find_stack(session, whole(values, "key"))
+        for added in examples.add_planes(session, stack, choice_of(values)):
+            if stack.to == "examples":
+                self.clicks.prepare(added.photo)
+            else:
+                self.sessions.search(session).look_at_new()
+        stacks.leave_stack(session, stack.key)
 
     def similar(self, session: Session, photo: StudioPhoto, paint: Paint, found: Paint | None) -> Proposals:
         """Propose the objects of a photo that look like what is painted on it and on the examples.
@@ -246,6 +258,9 @@ def _edit(studio: Studio, session: Session, values: Values) -> dict[str, Any]:
 ACTIONS: dict[str, Action] = {
     "add-classes": Action(lambda _, session, values: examples.add_classes(session, text(values, "text"))),
     "remove-class": Action(lambda _, session, values: examples.remove_class(session, whole(values, "number"))),
+    "open-stack": Action(lambda studio, session, values: studio.open_stack(session, values)),
+    "leave-stack": Action(lambda _, session, values: stacks.leave_stack(session, whole(values, "key"))),
+    "remove-stack": Action(lambda _, session, values: examples.remove_stack(session, whole(values, "stack"))),
     "sort-drop": Action(lambda studio, session, _: studio.sort_drop(session), searches=True),
     "sparse": Action(
         lambda _, session, values: examples.set_sparse(session, whole(values, "key"), values.get("value") is True)
@@ -284,6 +299,16 @@ ACTIONS: dict[str, Action] = {
     # It stops the search, which must begin again for what is dropped next.
     "start-over": Action(lambda studio, session, _: studio.start_over(session), searches=True),
 }
+
+
+def choice_of(values: Values) -> stacks.Choice:
+    """Return which planes of a stack the page chose."""
+    channels = values.get("channels", [])
+    if not isinstance(channels, list) or not all(isinstance(each, str) for each in channels):
+        raise EmatError("page-outdated", "the page sent channels that are no texts; reload it")
+    depth = None if values.get("depth") is None else whole(values, "depth")
+    first, last, every = (whole(values, name) for name in ("first", "last", "every"))
+    return stacks.Choice(first, last, every, text(values, "project"), depth, tuple(channels))
 
 
 def text(values: Values, name: str) -> str:

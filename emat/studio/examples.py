@@ -1,7 +1,7 @@
 """Classes, drafts, examples and corrections: what the first three steps of the page do to a session."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
@@ -23,6 +23,7 @@ from emat.studio.photos import (
     Paint,
     Painted,
     StudioPhoto,
+    keep_dropped,
     keep_photo,
     paint_of,
     read_dropped,
@@ -34,10 +35,12 @@ from emat.studio.session import (
     MOST_PHOTOS,
     Draft,
     Session,
+    StackFile,
     StudioClass,
     StudioQuery,
     classes_of,
 )
+from emat.studio.stacks import Choice, check_choice, chosen_planes, frame_of, name_of, read_planes
 
 LONGEST_CLASS = 40
 
@@ -128,18 +131,22 @@ def remove_class(session: Session, number: int) -> None:
 
 def add_draft(session: Session, data: bytes, name: str) -> Draft:
     """Queue a photo to be painted as an example; EmatError says what is wrong with it."""
-    taken = [draft.photo.name for draft in session.drafts.values()]
-    reading = session.segmenter.reading
-    return _queue(session, lambda key: read_dropped(data, safe_name(name, taken), session.photo_file(key), reading))
+    _check_room(session)
+    taken, key = [draft.photo.name for draft in session.drafts.values()], session.new_key()
+    return _queue(
+        session, key, read_dropped(data, safe_name(name, taken), session.photo_file(key), session.segmenter.reading)
+    )
 
 
-def _queue(session: Session, keep: Callable[[int], StudioPhoto]) -> Draft:
+def _check_room(session: Session) -> None:
     if len(session.drafts) >= MOST_DRAFTS:
         raise EmatError(
             "too-many-photos", f"{MOST_DRAFTS} photos are waiting to be painted; add or skip some of them first"
         )
-    key = session.new_key()
-    draft = Draft(key, keep(key))
+
+
+def _queue(session: Session, key: int, photo: StudioPhoto) -> Draft:
+    draft = Draft(key, photo)
     with session.lock:
         session.drafts[key] = draft
         session.changed()
@@ -243,7 +250,9 @@ def edit_example(session: Session, index: int) -> Draft:
         small = example.working or example.thumbnail
         if small is None:
             raise EmatError("photo-not-kept", f"no picture of {example.name} was kept; add its photo again")
-        draft = _queue(session, lambda key: keep_photo(small.photo, safe_name(example.name), session.photo_file(key)))
+        _check_room(session)
+        key = session.new_key()
+        draft = _queue(session, key, keep_photo(small.photo, safe_name(example.name), session.photo_file(key)))
         masks = {name: mask == 1 for name, mask in small.masks.items() if name in session.numbers}
         draft.sparse = example.working is not None and example.working.sparse
         paint = paint_of(masks, session.numbers, draft.photo.working)
@@ -276,6 +285,38 @@ def add_photo(session: Session, data: bytes, name: str) -> None:
     taken = [query.photo.name for query in session.queries.values()]
     reading = session.segmenter.reading
     add_query(session, read_dropped(data, safe_name(name, taken), session.photo_file(key), reading), key)
+
+
+def add_planes(session: Session, stack: StackFile, choice: Choice) -> Iterator[Draft | StudioQuery]:
+    """Make photos of the chosen planes of a stack, one after the other: drafts, or photos to look at.
+
+    Raises:
+        EmatError: The stack does not have them, or there is no room for so many.
+    """
+    check_choice(stack, choice)
+    is_draft, count = stack.to == "examples", len(chosen_planes(stack, choice))
+    room = MOST_DRAFTS - len(session.drafts) if is_draft else MOST_PHOTOS - len(session.queries)
+    if count > room:
+        raise EmatError("too-many-photos", f"there is room for {room} more, but these are {count}; take fewer of them")
+    taken = [one.photo.name for one in (session.drafts if is_draft else session.queries).values()]
+    for plane, photo in read_planes(session, stack, choice):
+        name, key = safe_name(name_of(stack, plane, count == 1), taken), session.new_key()
+        taken.append(name)
+        kept = keep_dropped(photo, name, session.photo_file(key), stack.path)
+        kept = replace(kept, frame=frame_of(stack, plane) if count > 1 else None)
+        if is_draft:
+            yield _queue(session, key, kept)
+        else:
+            add_query(session, kept, key)
+            yield session.queries[key]
+
+
+def remove_stack(session: Session, stack: int) -> None:
+    """Remove all photos of a stack or a video from the page."""
+    with session.lock:
+        keys = [key for key, query in session.queries.items() if query.photo.frame and query.photo.frame.stack == stack]
+    for key in keys:
+        remove_photo(session, key)
 
 
 def start_demo(session: Session) -> None:

@@ -2,12 +2,13 @@
 
 import tempfile
 import zipfile
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 from emat.errors import EmatError
-from emat.formats.results import ObjectTable, ResultTable
+from emat.formats.results import ObjectRow, ObjectTable, ResultTable
 from emat.formats.writing import WITH_OBJECTS, open_writer
 from emat.inference.prediction import ScoreTable
 from emat.measure.exports import FORMATS
@@ -15,6 +16,7 @@ from emat.studio.masks import is_painted, label_map, object_image, single_object
 from emat.studio.measuring import write_measurements
 from emat.studio.photos import safe_name
 from emat.studio.session import Session, StudioQuery
+from emat.studio.tracks import has_tracks, tracks_of
 
 MASK_FORMATS = {
     "png": "Indexed PNG masks",
@@ -25,7 +27,7 @@ MASK_FORMATS = {
 }
 OTHER_PARTS = {
     "scores": "scores.csv: scores and area shares",
-    "objects": "objects.csv: every object with its area",
+    "objects": "objects.csv: every object with its area, through the frames of videos",
     "measurements": "Measurements: tables with units, report.html",
     "parquet": "Measurements as Parquet",
     "labels": "Single objects as OME-TIFF",
@@ -115,7 +117,8 @@ def _write_results(session: Session, formats: Sequence[str], parts: Collection[s
         separate: Whether touching objects are apart in files of masks.
     """
     numbers = {name: number for number, name in enumerate(session.numbers, start=1)}  # without gaps, as files have them
-    classes, scores, objects = list(numbers), ScoreTable(list(numbers)), ObjectTable(None)
+    frames = any(map(has_tracks, answered(session)))
+    classes, scores, objects = list(numbers), ScoreTable(list(numbers)), ObjectTable(None, frames)
     tables = [ResultTable(out / f"{table.key}.csv", table.header, table.key) for table in (scores, objects)]
     tables = [table for table in tables if table.key in parts]
     with ExitStack() as stack:
@@ -134,11 +137,23 @@ def _write_results(session: Session, formats: Sequence[str], parts: Collection[s
                 rows["scores"] = [scores.row(query.photo.name, own_scores, list(masks.values()))]
             if "objects" in parts:
                 shown = {name: single_objects(session, query, name, mask) for name, mask in masks.items() if mask.any()}
-                rows["objects"] = objects.rows(query.photo.name, {name: one.rows for name, one in shown.items()})
+                rows["objects"] = _object_rows(session, query, objects, {name: one.rows for name, one in shown.items()})
             apart = object_image(session, query, labels, numbers) if separate and {*formats} & {*WITH_OBJECTS} else None
             photo = query.photo.whole if "overlay" in formats else None
             for index, writer in enumerate(writers):
                 writer.write(query.photo.name, labels, photo, objects=apart, rows=rows if index == 0 else None)
+
+
+def _object_rows(
+    session: Session, query: StudioQuery, table: ObjectTable, objects: Mapping[str, Sequence[ObjectRow]]
+) -> list[list[str]]:
+    """The rows of a photo's objects; in a frame, the number of an object is the one that it has in all frames."""
+    frame = query.photo.frame
+    if frame is None or frame.t is None:
+        return table.rows(query.photo.name, objects)
+    tracks = tracks_of(session, query, query.photo.size)
+    linked = {name: [replace(row, id=tracks[name][row.id]) for row in rows] for name, rows in objects.items()}
+    return table.rows(frame.file if frame.z is None else query.photo.name, linked, frame.t)
 
 
 def answered(session: Session) -> list[StudioQuery]:

@@ -12,7 +12,7 @@ from emat.errors import EmatError
 from emat.formats.drawing import LabelMap
 from emat.images import VOID, Pixels, resize_map, resize_mask
 from emat.inference.prediction import Prediction
-from emat.pictures.overlay import draw_overlay
+from emat.pictures.overlay import draw_numbers, draw_overlay
 from emat.refine.objects import Instances, measure, separate
 from emat.studio.photos import BACKGROUND_PAINT, SMALL_SIDE
 from emat.studio.session import Session, StudioQuery
@@ -137,7 +137,13 @@ def small_picture(session: Session, query: StudioQuery) -> bytes:
     return _jpeg(_drawn(small, labels))
 
 
-def large_picture(session: Session, query: StudioQuery, objects: bool, unsure: bool = False) -> bytes:
+def large_picture(
+    session: Session,
+    query: StudioQuery,
+    objects: bool,
+    unsure: bool = False,
+    tracks: Mapping[str, Mapping[int, int]] | None = None,
+) -> bytes:
     """A photo with its masks at its working size, as JPEG.
 
     Args:
@@ -145,6 +151,7 @@ def large_picture(session: Session, query: StudioQuery, objects: bool, unsure: b
         query: The photo.
         objects: Whether with a line between single objects.
         unsure: Whether with a pattern where the prediction is unsure.
+        tracks: Numbers to write on the single objects of each class, by the objects' own numbers.
     """
     labels = label_map(session, query, session.numbers, query.photo.working)
     picture = np.array(_drawn(query.photo.pixels, labels))
@@ -157,7 +164,11 @@ def large_picture(session: Session, query: StudioQuery, objects: bool, unsure: b
         # Black and white stripes, because every colour may be that of a class.
         stripes = np.where((rows + columns) // STRIPE % 2 == 0, 255, 0).astype(np.uint8)
         picture[doubt >= UNSURE] = stripes[doubt >= UNSURE, None]
-    return _jpeg(Image.fromarray(picture))
+    image = Image.fromarray(picture)
+    for name, numbers in (tracks or {}).items():
+        found = single_objects(session, query, name, labels == session.numbers[name])
+        draw_numbers(image, {numbers[row.id]: row.centroid for row in found.rows if row.id in numbers})
+    return _jpeg(image)
 
 
 def example_picture(session: Session, index: int) -> bytes:

@@ -28,6 +28,7 @@ from emat.measure.report_html import Report, histogram, picture_of, place_of, ve
 from emat.measure.scene import TOUCHING_RULES, Area
 from emat.measure.shares import Within, otsu_region
 from emat.measure.tables import TABLES, Table, write_tables
+from emat.measure.tracks import Tracks, with_track
 from emat.measure.units import Scale, ScaleObject
 from emat.measure.verdicts import Condition
 from emat.outputs import write_text
@@ -250,7 +251,8 @@ def scene_of(session: Session, query: StudioQuery, chosen: Choices) -> Scene:
         scene = replace(scene, objects=order, sources=dict.fromkeys(names, "studio"))
     if chosen.outer == OTSU:
         scene = scene.with_class(OTSU, otsu_region(photo), "otsu")
-    return scene
+    frame = query.photo.frame
+    return scene if frame is None else replace(scene, name=frame.file, position=frame.position)
 
 
 def answer(session: Session, query: StudioQuery) -> dict[str, Any]:
@@ -340,12 +342,17 @@ def write_measurements(session: Session, queries: Sequence[StudioQuery], out: Pa
     rows: dict[str, list[Row]] = {name: [] for name in TABLES}
     pictures: dict[str, str] = {}
     skipped: list[tuple[str, str]] = []
+    tracks: dict[tuple[int, int | None], Tracks] = {}  # of each stack and depth
     for query in queries:
         try:
             found = measured(session, session.snapshot(query), GROUPS)
         except EmatError as problem:
             skipped.append((query.photo.name, str(problem)))
             continue
+        frame = query.photo.frame
+        if frame is not None and frame.t is not None:
+            linked = tracks.setdefault((frame.stack, frame.z), Tracks()).link(found.scene.objects)
+            found = replace(found, objects=[with_track(row, linked[int(row["id"] or 0)]) for row in found.objects])
         rows["objects"] += found.objects
         rows["photos"] += found.photos
         pictures[place_of(found.photos[0])] = picture_of(found.scene)

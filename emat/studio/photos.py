@@ -23,10 +23,9 @@ from PIL import Image
 
 from emat.errors import EmatError
 from emat.files import without_suffix
-from emat.images import VOID, Pixels, Reading, read_photo, resize_mask, resize_photo
+from emat.images import VOID, Pixels, Reading, read_channels, read_photo, resize_mask, resize_photo
 from emat.images.photos import DEFAULT_READING
-from emat.images.sources import TIFF_STARTS, load_image, pages
-from emat.images.stacks import open_stack
+from emat.images.sources import TIFF_STARTS, load_image
 from emat.inference.example import BACKGROUND, Example, Mask
 from emat.measure.units import Scale, scale_in_file
 from emat.outputs import whole_file, write_text
@@ -46,6 +45,21 @@ _decoding = threading.Lock()  # large photos take a gigabyte each
 
 
 @dataclass(frozen=True)
+class Frame:
+    """Where in a stack or a video a photo comes from."""
+
+    stack: int  # a number that all photos of the same file have
+    file: str  # the name of that file
+    z: int | None  # as in `emat.images.stacks.Plane`
+    t: int | None
+
+    @property
+    def position(self) -> dict[str, int]:
+        """What there is of depth and time, by name."""
+        return {name: value for name, value in (("z", self.z), ("t", self.t)) if value is not None}
+
+
+@dataclass(frozen=True)
 class StudioPhoto:
     """A photo as a session keeps it."""
 
@@ -53,6 +67,7 @@ class StudioPhoto:
     size: tuple[int, int]  # (H, W) of the photo itself, which exported masks have
     working: tuple[int, int]  # (h, w) of what is painted on
     file: Path  # of the pixels at the working size
+    frame: Frame | None = None  # None unless it is one plane of a stack, or one frame of a video
 
     @property
     def whole(self) -> Pixels:
@@ -93,39 +108,28 @@ def read_dropped(data: bytes, name: str, file: Path, reading: Reading = DEFAULT_
     """Read a photo that was dropped on the page, and keep it in `file`; EmatError says what is wrong with it.
 
     It is read as the segmenter's `reading` says, so that a fitted file sees the pixels that it sees elsewhere. A photo
-    of more than 50 million pixels is made smaller, and of a stack the first plane is taken. A notice says so.
+    of more than 50 million pixels is made smaller, and a notice says so.
     """
     with _decoding, tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"photo{'.tif' if data.startswith(TIFF_STARTS) else ''}"
         path.write_bytes(data)
         try:
-            photo, notice = _read_plane(path, name, replace(reading, max_pixels=LARGEST))
+            photo = read_channels(path, name=name, reading=replace(reading, max_pixels=LARGEST))
         except EmatError as error:
             raise EmatError(error.code, str(error).replace(str(path), name)) from None
-        height, width = photo.shape[:2]
-        shrunk = min(1.0, math.sqrt(MAX_PIXELS / (height * width)))
-        if shrunk < 1:
-            photo = resize_photo(photo, (int(height * shrunk), int(width * shrunk)))
-            notice += f"Made smaller, from {width} x {height} to {photo.shape[1]} x {photo.shape[0]} pixels. "
-        _keep_scale(path, file, shrunk)
-    if notice:
-        write_text(notice_file(file), notice.strip())
+        return keep_dropped(photo, name, file, path)
+
+
+def keep_dropped(photo: Pixels, name: str, file: Path, source: Path) -> StudioPhoto:
+    """Keep a photo (H, W, 3) of any size that was read from the file `source`, made smaller if it is very large."""
+    height, width = photo.shape[:2]
+    shrunk = min(1.0, math.sqrt(MAX_PIXELS / (height * width)))
+    if shrunk < 1:
+        photo = resize_photo(photo[..., :3], (int(height * shrunk), int(width * shrunk)))
+        notice = f"Made smaller, from {width} x {height} to {photo.shape[1]} x {photo.shape[0]} pixels."
+        write_text(notice_file(file), notice)
+    _keep_scale(source, file, shrunk)
     return keep_photo(photo, name, file)
-
-
-def _read_plane(path: Path, name: str, reading: Reading) -> tuple[Pixels, str]:
-    """Read a photo (H, W, 3), or the first plane of a stack, and what to say about it."""
-    is_tiff = path.suffix == ".tif"
-    stack = open_stack(path, reading) if is_tiff else None
-    if stack is not None:
-        planes = stack.planes(reading.project)
-        channels = f" in the colours of {stack.shape[1]} channels" if stack.shape[1] > 3 else ""
-        notice = f"The first of {len(planes)} planes{channels}. " if len(planes) > 1 or channels else ""
-        return stack.photo(stack.values(planes[0], reading.project), reading)[..., :3], notice
-    count = len(pages(path, name)) if is_tiff else 1
-    if count > 1:
-        return read_photo(f"{path}[1]", name=name, reading=reading), f"The first of {count} pages. "
-    return read_photo(path, name=name, reading=reading), ""
 
 
 def keep_photo(photo: Pixels, name: str, file: Path) -> StudioPhoto:

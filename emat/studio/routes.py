@@ -15,7 +15,7 @@ from starlette.routing import Route
 
 from emat.errors import EmatError
 from emat.studio import masks, measuring
-from emat.studio.actions import Studio, Values, number, whole
+from emat.studio.actions import Studio, Values, choice_of, number, whole
 from emat.studio.examples import add_example, correct, find_draft, find_query, found_masks, touched
 from emat.studio.export import PARTS, answered, export
 from emat.studio.masks import results
@@ -24,6 +24,8 @@ from emat.studio.security import BodyTooLarge
 from emat.studio.session import Session, StudioQuery
 from emat.studio.session_json import state
 from emat.studio.sessions import NoSession, TooManyTabs, owner_of
+from emat.studio.stacks import find_stack, preview
+from emat.studio.tracks import has_tracks, tracks_of
 from emat.studio.words import page_sentence, sentence
 
 PAGE = Path(__file__).with_name("page")
@@ -249,8 +251,9 @@ def _small(session: Session, request: Request) -> bytes:
 
 def _large(session: Session, request: Request) -> bytes:
     shows = request.query_params
-    query = _snapshot(session, request)
-    return masks.large_picture(session, query, shows.get("objects") == "1", shows.get("unsure") == "1")
+    query, objects = _snapshot(session, request), shows.get("objects") == "1"
+    tracks = tracks_of(session, query, query.photo.working) if objects and has_tracks(query) else None
+    return masks.large_picture(session, query, objects, shows.get("unsure") == "1", tracks)
 
 
 def _example(session: Session, request: Request) -> bytes:
@@ -259,6 +262,18 @@ def _example(session: Session, request: Request) -> bytes:
 
 def _measured_picture(session: Session, request: Request) -> bytes:
     return measuring.picture(session, _snapshot(session, request))
+
+
+def _preview(session: Session, request: Request) -> bytes:
+    """Draw the first plane that is chosen in the dialog about a stack."""
+    asked = request.query_params
+    try:
+        values: dict[str, Any] = {name: int(asked.get(name, "0")) for name in ("first", "last", "every")}
+        values["depth"] = int(asked["depth"]) if "depth" in asked else None
+    except ValueError:
+        raise EmatError("page-outdated", "the page sent a value that is not a number; reload it") from None
+    values |= {"project": asked.get("project", "none"), "channels": asked.getlist("channel")}
+    return preview(session, find_stack(session, _key(request)), choice_of(values))
 
 
 def _result(_: Studio, session: Session, request: Request, __: bytes) -> Response:
@@ -308,6 +323,7 @@ ANSWERS: tuple[tuple[str, str, Answer], ...] = (
     ("GET", "download", _download),
     ("GET", "mobilesam", _mobilesam),
     ("GET", "examples/{key:int}/small.jpg", _picture(_example)),
+    ("GET", "stacks/{key:int}/preview.jpg", _picture(_preview)),
     ("GET", "drafts/{key:int}/small.jpg", _picture(_draft_small)),
     ("GET", "photos/{key:int}/small.jpg", _picture(_small)),
     ("GET", "photos/{key:int}/large.jpg", _picture(_large)),

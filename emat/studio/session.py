@@ -165,6 +165,24 @@ class Draft:
     edits: Thumbnail | None = None  # the picture of the example that is being edited, by which it is known
 
 
+@dataclass(frozen=True)
+class StackFile:
+    """A stack or video about which the page asks."""
+
+    key: int
+    to: str  # what its planes become: "photos" or "examples"
+    name: str  # as it was dropped
+    path: Path
+    kind: str  # "video", "stack", or "pages" of a TIFF that does not say what they are
+    times: int  # or the number of pages
+    depths: int
+    channels: tuple[str, ...]  # empty if there is nothing to choose
+
+    def remove(self) -> None:
+        """Delete the file."""
+        shutil.rmtree(self.path.parent, ignore_errors=True)
+
+
 @dataclass(eq=False)
 class StudioQuery:
     """A photo in which the classes are to be found, with its prediction and its correction."""
@@ -222,6 +240,7 @@ class Session:
     classes: list[StudioClass] = field(default_factory=list)
     thresholds: dict[str, float] = field(default_factory=dict)  # by class, where moved
     crisp: bool = True  # whether masks are refined, if MobileSAM is on this machine
+    stacks: dict[int, StackFile] = field(default_factory=dict)  # about which the page asks
     drafts: dict[int, Draft] = field(default_factory=dict)
     queries: dict[int, StudioQuery] = field(default_factory=dict)
     forecast: Mapping[str, Forecast] = field(default_factory=dict)
@@ -367,7 +386,7 @@ class Session:
         with self.lock:
             self.segmenter = segmenter
             self.classes, self.thresholds, self.crisp = classes_of(segmenter), {}, True
-            self.drafts, self.queries = {}, {}
+            self.stacks, self.drafts, self.queries = {}, {}, {}
             self.forecast, self.forecast_version, self.earlier = {}, -1, None
             self.maps.clear()
             self.version += 1

@@ -21,8 +21,10 @@ from emat.studio.examples import edited_index
 from emat.studio.export import nothing_to_export, nothing_to_save
 from emat.studio.history import changes, forecast_change, is_worse
 from emat.studio.masks import is_present
-from emat.studio.photos import StudioPhoto
+from emat.studio.photos import Frame, StudioPhoto
 from emat.studio.session import Draft, Session, StudioClass, StudioQuery
+from emat.studio.stacks import FOLDER as STACKS
+from emat.studio.stacks import waiting_stacks
 
 FILE = "session.json"
 EXAMPLES = "examples.emat"
@@ -56,6 +58,7 @@ def state(session: Session, since: int = -1) -> dict[str, Any]:
                 }
                 for shown in session.classes
             ],
+            "stacks": waiting_stacks(session),
             "drafts": [_draft(session, draft) for draft in session.drafts.values()],
             "examples": _examples(session),
             "forecast": [_expectation(name, forecast) for name, forecast in session.forecast.items() if name in known],
@@ -184,6 +187,7 @@ def _query(session: Session, query: StudioQuery) -> dict[str, Any]:
         "fullWidth": query.photo.size[1],
         "fullHeight": query.photo.size[0],
         "notice": query.photo.notice,
+        "frame": None if query.photo.frame is None else asdict(query.photo.frame),
         "done": query.scores is not None,
         "waiting": session.is_waiting(query),
         "corrected": query.corrected is not None,
@@ -274,6 +278,7 @@ def load_session(folder: Path, begin: Callable[[], Segmenter], open_file: Callab
         EmatError: The folder does not hold a session, or it is damaged.
     """
     content = _content(folder)
+    shutil.rmtree(folder / STACKS, ignore_errors=True)  # nobody knows any more what was asked about them
     examples = folder / EXAMPLES
     try:
         session = Session(
@@ -340,7 +345,8 @@ def _damaged(folder: Path) -> EmatError:
 
 
 def _photo(key: int, photo: StudioPhoto) -> dict[str, Any]:
-    return {"key": key, "name": photo.name, "size": photo.size, "working": photo.working}
+    frame = None if photo.frame is None else asdict(photo.frame)
+    return {"key": key, "name": photo.name, "size": photo.size, "working": photo.working, "frame": frame}
 
 
 def _photo_of(session: Session, content: dict[str, Any]) -> StudioPhoto:
@@ -349,4 +355,8 @@ def _photo_of(session: Session, content: dict[str, Any]) -> StudioPhoto:
     file = session.photo_file(int(content["key"]))
     if not file.is_file():
         raise ValueError(file)
-    return StudioPhoto(str(content["name"]), (height, width), (rows, columns), file)
+    frame = content.get("frame")
+    if frame is not None:
+        z, t = (None if frame[axis] is None else int(frame[axis]) for axis in ("z", "t"))
+        frame = Frame(int(frame["stack"]), str(frame["file"]), z, t)
+    return StudioPhoto(str(content["name"]), (height, width), (rows, columns), file, frame)

@@ -119,21 +119,6 @@ def test_a_large_photo_is_made_smaller_and_that_is_said(tmp_path: Path, monkeypa
     assert (scale.side, scale.unit) == (1.0, "um"), "pixels are twice as large now"
 
 
-def test_of_a_stack_the_first_plane_is_taken_and_that_is_said(tmp_path: Path) -> None:
-    for values, axes, notice in (
-        (np.zeros((3, 30, 40), np.uint8), None, "The first of 3 pages."),
-        (np.zeros((2, 5, 30, 40), np.uint8), "ZCYX", "The first of 2 planes in the colours of 5 channels."),
-        (np.zeros((2, 30, 40), np.uint8), "CYX", ""),
-    ):
-        data = io.BytesIO()
-        options = {"ome": True, "metadata": {"axes": axes}} if axes else {}
-        tifffile.imwrite(data, values, photometric="minisblack", **options)  # type: ignore[arg-type]
-        photo = read_dropped(data.getvalue(), "stack.tif", tmp_path / "1.png")
-        assert (photo.size, photo.notice) == ((30, 40), notice)
-        photo.remove()
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_photos_are_read_as_the_fitted_file_reads_them(tmp_path: Path) -> None:
     values = np.linspace(0, 60_000, 2 * 30 * 40).reshape(2, 30, 40).astype(np.uint16)
     tifffile.imwrite(tmp_path / "a.tif", values, ome=True, metadata={"axes": "ZYX"}, photometric="minisblack")

@@ -47,15 +47,15 @@ export class Painting {
   async open(subject, place = null) {
     if (!this.state().classes.length) { say("Name at least one class in step 1 first."); return $("#class-name").focus(); }
     this.subject = subject;
-    const isDraft = subject.kind === "drafts", isEdited = isDraft && subject.edits !== null, waiting = this.state().drafts.length - 1;
-    $("#editor-title").textContent = !isDraft ? `Correct ${subject.name}` : isEdited ? `Edit ${subject.name}`
+    const isDraft = subject.kind === "drafts", isNew = !isDraft && !subject.done && !subject.corrected, isEdited = isDraft && subject.edits !== null, waiting = this.state().drafts.length - 1;
+    $("#editor-title").textContent = isNew ? `Paint ${subject.name}` : !isDraft ? `Correct ${subject.name}` : isEdited ? `Edit ${subject.name}`
       : `Paint ${subject.name}${waiting > 0 ? `, ${waiting} more waiting` : ""}`;
     $("#editor-done").textContent = !isDraft ? "Learn from this" : isEdited ? "Save" : "Add example";
     $("#editor-leave").textContent = isDraft && !isEdited ? "Skip this photo" : "Cancel";
     $("#editor-negative").textContent = isDraft ? "This photo shows none of my classes" : "None of these here";
-    $("#sparse-box b").textContent = isDraft ? "Everything not painted is background" : "The rest is right";
+    $("#sparse-box b").textContent = isDraft || isNew ? "Everything not painted is background" : "The rest is right";
     $("#sparse-box").hidden = !this.state().learns;
-    this.showWhole(isDraft ? !subject.sparse : subject.whole || !this.state().learns);
+    this.showWhole(isDraft ? !subject.sparse : isNew || subject.whole || !this.state().learns);
     this.problem("");
     if (!this.dialog.open) this.dialog.showModal();
     try {
@@ -151,6 +151,8 @@ export class Painting {
       ["Accept and go on", () => { editor.decideAll(true); this.finish(); }, true],
       ["Go on without", () => { editor.decideAll(false); this.finish(); }]]);
     await editor.clicks;  // a click that is not answered yet was meant, too
+    if (!isDraft && !subject.done && !subject.corrected && !editor.undoable.length)
+      return this.problem("Nothing is painted yet. Paint one of the classes, or choose “None of these here”.");
     if (!isDraft && !editor.undoable.length && !$("#sparse").checked)
       return this.problem("Nothing is corrected yet. Paint or click what is wrong, or switch on “The rest is right” if all of it is right.");
     await this.finish();

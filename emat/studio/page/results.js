@@ -2,7 +2,7 @@
 
 import {$, h, keyed, percent} from "/dom.js";
 
-const SURE_ENOUGH = 0.2, MOST_NEXT = 5, DEEPEST = 12, DRAG = 5;
+const SURE_ENOUGH = 0.2, MOST_NEXT = 5, DEEPEST = 12, DRAG = 5, BEAT = 125;  // milliseconds of a frame while a video plays
 
 export class Results {
   // act: (name, values) => Promise; get: path => Promise of JSON; correct: photo => opens the editor
@@ -22,7 +22,10 @@ export class Results {
     $("#results").hidden = !photos.length;
     $("#no-photos").hidden = photos.length > 0;
     if (!photos.some(photo => photo.key === this.chosen)) this.chosen = photos[0]?.key ?? null;
-    keyed($("#list"), photos, photo => photo.key, photo => this._stamp(photo), photo => this._card(photo));
+    // A stack or video is one card, and its frames are a strip below the large view.
+    const heads = photos.filter((photo, index) => !photo.frame || photos.findIndex(other => other.frame?.stack === photo.frame.stack) === index);
+    keyed($("#list"), heads, photo => photo.frame ? `stack-${photo.frame.stack}` : photo.key, photo => photo.frame ? this._stackStamp(photo) : this._stamp(photo),
+      photo => photo.frame ? this._stackCard(photo) : this._card(photo));
     this._showSliders();
     this._showProgress();
     this._showEarlier();
@@ -31,17 +34,26 @@ export class Results {
   }
 
   choose(key, focus = false) {
+    if (this.playing) this._showPlay(false);
     this.chosen = key;
     this.fit();
     this.show(this.state);
-    const card = $(`#list [data-key="${key}"]`);
+    const {frame} = this.photo, card = $(`#list [data-key="${frame ? `stack-${frame.stack}` : key}"]`);
     card?.scrollIntoView({block: "nearest", inline: "nearest"});
     if (focus) card?.querySelector(".card").focus({preventScroll: true});
+  }
+
+  chooseStack(stack) {
+    const first = this.state.photos.find(photo => photo.frame?.stack === stack);
+    if (first) this.choose(first.key);
   }
 
   get photo() { return this.state?.photos.find(photo => photo.key === this.chosen) ?? null; }
 
   path(photo, file) { return `/api/${this.state.session}/photos/${photo.key}/${file}`; }
+
+  // The frames of the stack or video that a photo is of, in order; none if it is an ordinary photo.
+  framesOf(photo) { return photo?.frame ? this.state.photos.filter(other => other.frame?.stack === photo.frame.stack) : []; }
 
   // ---- The list
 
@@ -58,6 +70,21 @@ export class Results {
         h("span", {class: "card-text"}, h("b", {}, photo.name), this._verdict(photo))),
       h("button", {type: "button", class: "cross", "aria-label": `Remove ${photo.name}`, title: "Remove",
         onclick: () => this.act("remove-photo", {key: photo.key})}, "×"));
+  }
+
+  _stackStamp(head) {
+    const frames = this.framesOf(head), shown = frames.find(photo => photo.key === this.chosen);
+    return [(shown ?? head).key, (shown ?? head).stamp, Boolean(shown), frames.length, frames.filter(photo => photo.done || photo.corrected).length].join();
+  }
+
+  _stackCard(head) {
+    const frames = this.framesOf(head), shown = frames.find(photo => photo.key === this.chosen), photo = shown ?? head, {file, stack} = head.frame;
+    const done = frames.filter(each => each.done || each.corrected).length;
+    return h("li", {},
+      h("button", {type: "button", class: "card", "aria-current": shown ? "true" : false, onclick: () => this.choose(photo.key)},
+        h("img", {src: this.path(photo, `small.jpg?${photo.stamp}`), alt: "", loading: "lazy", width: photo.width, height: photo.height}),
+        h("span", {class: "card-text"}, h("b", {}, file), h("span", {class: "quiet"}, done < frames.length ? `${done} of ${frames.length} frames done` : `${frames.length} frames`))),
+      h("button", {type: "button", class: "cross", "aria-label": `Remove ${file}`, title: "Remove all its frames", onclick: () => this.act("remove-stack", {stack})}, "×"));
   }
 
   _verdict(photo) {
@@ -183,7 +210,7 @@ export class Results {
     $("#viewer").append(
       h("div", {class: "row viewer-head"}, tool("‹", "Previous photo", "Previous (←)", () => this.step(-1)), this.name,
         tool("›", "Next photo", "Next (→)", () => this.step(1))),
-      this.window, this.picked,
+      this.window, this._buildStrip(), this.picked,
       h("div", {class: "row viewer-tools"}, h("label", {class: "before-after"}, "Before", this.slider, "After"),
         h("span", {class: "group"}, tool("−", "Zoom out", "Zoom out (−)", () => this.zoom(0.8)), tool("Fit", "Fit the whole photo", "Fit (0)", () => this.fit()),
           tool("+", "Zoom in", "Zoom in (+)", () => this.zoom(1.25)))),
@@ -195,8 +222,73 @@ export class Results {
     this._listen();
   }
 
+  // ---- The frames of a stack or video
+
+  _buildStrip() {
+    this.playButton = h("button", {type: "button", id: "play", onclick: () => this.play(!this.playing)});
+    this.frameSlider = h("input", {type: "range", id: "frame", min: 0, step: 1, "aria-label": "Frame", oninput: event => this.choose(this.framesOf(this.photo)[event.target.value].key)});
+    this.frameName = h("output", {class: "quiet"});
+    this.frames = h("ul", {id: "strip", "aria-label": "Frames"});
+    this.strip = h("div", {class: "frames", hidden: true}, h("div", {class: "row"}, this.playButton, this.frameSlider, this.frameName), this.frames);
+    this._showPlay(false);
+    return this.strip;
+  }
+
+  _showStrip() {
+    const frames = this.framesOf(this.photo), index = frames.indexOf(this.photo);
+    this.strip.hidden = frames.length < 2;
+    if (this.strip.hidden) return this.frames.replaceChildren();
+    this.frameSlider.max = frames.length - 1;
+    this.frameSlider.value = index;
+    this.frameName.textContent = placeIn(this.photo.frame);
+    keyed(this.frames, frames, photo => photo.key, photo => this._stamp(photo), photo => h("li", {},
+      h("button", {type: "button", "aria-current": photo.key === this.chosen ? "true" : false, "aria-label": `${placeIn(photo.frame)}${photo.corrected ? ", painted by you" : photo.done ? "" : ", waiting"}`,
+        class: photo.corrected ? "painted" : photo.done ? "" : "waiting", onclick: () => this.choose(photo.key)},
+        h("img", {src: this.path(photo, `small.jpg?${photo.stamp}`), alt: "", loading: "lazy"}), h("span", {}, placeIn(photo.frame)))));
+    const now = this.frames.children[index];
+    this.frames.scrollLeft = now.offsetLeft - (this.frames.clientWidth - now.offsetWidth) / 2;
+  }
+
+  _showPlay(playing) {
+    this.playing = playing;
+    this.playButton.textContent = playing ? "Pause" : "Play";
+    this.playButton.title = `${playing ? "Stop at this frame" : "Play the frames"} (space)`;
+  }
+
+  // Show one frame after the other, each when its picture is there; numbers and tables follow at the end.
+  async play(playing) {
+    const {photo} = this, frames = this.framesOf(photo), start = frames.indexOf(photo);
+    this._showPlay(playing && frames.length > 1);
+    if (!this.playing) return this.show(this.state);
+    const turn = this.turn = {};
+    for (let index = start === frames.length - 1 ? 0 : start + 1; this.playing && this.turn === turn && index < frames.length; index++) {
+      const frame = this.state.photos.find(each => each.key === frames[index].key);
+      if (!frame || this.photo?.frame?.stack !== frame.frame.stack) break;
+      const began = performance.now(), [plain, drawn] = this._addresses(frame);
+      await Promise.all([plain, drawn].map(address => { const image = new Image(); image.src = address; return image.decode().catch(() => {}); }));
+      await new Promise(resolve => setTimeout(resolve, Math.max(0, BEAT - (performance.now() - began))));
+      if (!this.playing || this.turn !== turn) return;
+      this.chosen = frame.key;
+      Object.assign(this.before, {src: plain});
+      Object.assign(this.after, {src: drawn});
+      this.name.textContent = frame.name;
+      this.frameSlider.value = index;
+      this.frameName.textContent = placeIn(frame.frame);
+    }
+    this._showPlay(false);
+    this.show(this.state);
+  }
+
+  // The addresses of a photo without and with what was found on it.
+  _addresses(photo) {
+    const plain = this.path(photo, "photo.png");
+    return [plain, photo.done || photo.corrected ? this.path(photo, `large.jpg?objects=${this.objects ? 1 : 0}&unsure=${this.unsure ? 1 : 0}&${photo.stamp}`) : plain];
+  }
+
   async _showChosen() {
     const {photo} = this;
+    if (this.playing) return;
+    this._showStrip();
     this.shown?.(photo);  // for what else is about this photo
     if (!photo) { this.shownStamp = null; return; }
     const stamp = [photo.key, photo.stamp, photo.done, photo.corrected, this.objects, this.unsure].join();
@@ -206,9 +298,11 @@ export class Results {
     this.name.textContent = photo.name;
     this.notice.textContent = photo.notice;
     this.window.style.setProperty("--ratio", `${photo.width} / ${photo.height}`);
-    const plain = this.path(photo, "photo.png"), found = photo.done || photo.corrected;
+    const [plain, drawn] = this._addresses(photo), found = photo.done || photo.corrected;
     if (this.before.getAttribute("src") !== plain) this.before.src = plain;
-    this.after.src = found ? this.path(photo, `large.jpg?objects=${this.objects ? 1 : 0}&unsure=${this.unsure ? 1 : 0}&${photo.stamp}`) : plain;
+    if (this.after.getAttribute("src") !== drawn) this.after.src = drawn;
+    this.correctButton.textContent = found ? "Correct this photo" : "Paint it as an example";
+    this.noneButton.hidden = !found;
     this.after.alt = `${photo.name} with what was found on it`;
     if (!found) return this.table.replaceChildren(h("p", {class: "quiet"}, "Not looked at yet."));
     const rows = await this.get(this.path(photo, `result?objects=${this.objects ? 1 : 0}`)).catch(() => null);
@@ -307,9 +401,13 @@ export class Results {
     const inside = $("#results").contains(event.target), {key} = event;
     if (!inside && event.target !== document.body) return;
     const does = {ArrowRight: () => this.step(1), ArrowLeft: () => this.step(-1), "+": () => this.zoom(1.25), "=": () => this.zoom(1.25),
-      "-": () => this.zoom(0.8), 0: () => this.fit(), h: () => { this.slider.value = Number(this.slider.value) > 50 ? 0 : 100; this._split(); }}[key];
+      "-": () => this.zoom(0.8), 0: () => this.fit(),
+      " ": event.target.matches("button") || this.strip.hidden ? null : () => this.play(!this.playing), h: () => { this.slider.value = Number(this.slider.value) > 50 ? 0 : 100; this._split(); }}[key];
     if (does) { event.preventDefault(); does(); }
   }
 }
+
+// Where a frame is in its file, in words.
+function placeIn({z, t}) { return [t !== null && (z === null ? `${t}` : `time ${t}`), z !== null && `depth ${z}`].filter(Boolean).join(", "); }
 
 function placeOf(pair) { return pair && {x: pair[0], y: pair[1]}; }

@@ -4,6 +4,7 @@ import {$, Problem, ask, dropZone, h, keyed, percent, say} from "/dom.js";
 import {Measure} from "/measure.js";
 import {Painting} from "/painting.js";
 import {Results} from "/results.js";
+import {Stacks} from "/stacks.js";
 
 const KEY = "emat-studio", POLL = 400, DRAW_EVERY = 250;
 const BUSY = ["learning", "looking", "refining"];
@@ -15,6 +16,7 @@ const results = new Results({act, get, correct: (photo, place) => painting.corre
 const measure = new Measure(() => `/api/${state.session}`);
 results.shown = photo => measure.show(state, photo).catch(complain);
 const painting = new Painting({act, show, path, state: () => state, constants: () => constants, fetchClicks});
+const stacks = new Stacks({act, state: () => state, follow, opened: key => results.chooseStack(key)});
 
 // ---- State
 
@@ -39,6 +41,7 @@ function show(next) {
   showUndo();
   results.show(state);
   showExport();
+  stacks.show();
   $("#demo").hidden = !state.empty;
   $("#start-over").hidden = state.empty;
   if (!state.empty) $("#saved").hidden = true;
@@ -56,6 +59,12 @@ async function poll() {
     complain(error);
     if (error.status === 0) polling = setTimeout(poll, 5000);
   }
+}
+
+// Show how far something is that takes a while, until what is returned is called.
+function follow() {
+  const timer = setInterval(async () => { const next = await get(path("state")).catch(() => ({unchanged: true})); if (!next.unchanged) show(next); }, POLL);
+  return () => clearInterval(timer);
 }
 
 // Do what a button says. Resolves to the answer, or to null after what went wrong was said.
@@ -256,6 +265,7 @@ dropZone($("#draft-files"), async files => {
   await opened;
   const before = new Set(state?.drafts.map(draft => draft.key));
   if (!await upload(files, "examples", $("#draft-progress"))) return;
+  await stacks.decided();  // its planes come first, so that masks find them
   await act("sort-drop");
   const first = state.drafts.find(draft => !before.has(draft.key));
   if (first && state.classes.length) painting.draft(first.key);
