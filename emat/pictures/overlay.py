@@ -63,13 +63,13 @@ def draw_overlay(photo: Pixels, label_map: LabelMap, names: Mapping[int, str], *
     return image
 
 
-def draw_numbers(image: Image.Image, places: Mapping[int, tuple[float, float]]) -> None:
-    """Write numbers on a picture, each with its middle at a place (x, y): white with a black rim, for any ground."""
+def draw_numbers(image: Image.Image, centres: Mapping[int, tuple[float, float]]) -> None:
+    """Write numbers on a picture, each with its middle at its centre (x, y): white with a black rim, for any ground."""
     letters = ImageFont.load_default(max(SMALLEST_LETTERS, round(min(image.size) * LETTERS)))
     pen = ImageDraw.Draw(image)
-    for number, place in places.items():
+    for number, centre in centres.items():
         pen.text(
-            place, str(number), fill=(255, 255, 255), font=letters, anchor="mm", stroke_width=2, stroke_fill=(0, 0, 0)
+            centre, str(number), fill=(255, 255, 255), font=letters, anchor="mm", stroke_width=2, stroke_fill=(0, 0, 0)
         )
 
 
