@@ -65,6 +65,8 @@ def _help_of(command: Any, name: str, heading: str) -> Iterator[str]:
     yield f"{heading} {name}\n"
     if command.help:
         yield f"{_as_markdown(command.help)}\n"
+    if command.epilog:
+        yield f"{_as_markdown(command.epilog)}\n"
     below = getattr(command, "commands", {})
     if not below:
         context = command.make_context(name, [], resilient_parsing=True)
@@ -93,11 +95,13 @@ def _options(command: Any) -> Iterator[str]:
 
 
 def _as_markdown(text: str) -> str:
-    """Help texts mark paragraphs that keep their line breaks by a control character; show those as code."""
+    """Show as code the examples, and paragraphs that keep their line breaks, which a control character marks."""
     paragraphs = []
     for paragraph in re.split(r"\n\s*\n", text.strip()):
         if "\b" in paragraph:
             paragraphs.append("```text\n" + paragraph.replace("\b", "").strip("\n") + "\n```")
+        elif paragraph.startswith("Example: "):
+            paragraphs.append(f"```bash\n{' '.join(paragraph.removeprefix('Example: ').split())}\n```")
         else:
             paragraphs.append(paragraph)
     return "\n\n".join(paragraphs)

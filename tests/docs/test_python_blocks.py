@@ -1,5 +1,6 @@
 """The Python of every page runs, in the page's order, in a folder with the files that the pages speak of."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,9 @@ def everything(tiny_head: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     Image.fromarray(photo).save(root / "new_photos" / "17.jpg")
     for name in ("a.png", "c.png", "a_cat.png", "b_cat.png", "stain.png"):
         Image.fromarray(mask).save(root / name)
-    Image.fromarray(np.flipud(mask) * (np.arange(SIZE[0]) < 60).astype(np.uint8)[None]).save(root / "b_dog.png")
+    beside = np.zeros_like(mask)
+    beside[300:380, 10:60] = 255
+    Image.fromarray(beside).save(root / "b_dog.png")
     fitted(tiny_head, "cat", "cell").save(root / "pets.emat")
     fitted(tiny_head, "rust").save(root / "leaves.emat")
     return root
@@ -65,9 +68,9 @@ def fitted(head: Path, *classes: str) -> Segmenter:
 
 @pytest.mark.parametrize("page", WITH_PYTHON, ids=name_of)
 def test_the_python_of_a_page_runs(
-    page: Path, everything: Path, tiny_head: Path, monkeypatch: pytest.MonkeyPatch
+    page: Path, everything: Path, tiny_head: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(everything)
+    monkeypatch.chdir(shutil.copytree(everything, tmp_path / "folder"))  # blocks may write over what others read
     examples = [Example(photo, {"cat": mask}) for photo, mask in map(draw, (0, 1))]
     given: dict[str, dict[str, Any]] = {  # what the sentences around the blocks speak of
         "docs/formats/README.md": {"results": [("pets/a.jpg", np.ones((4, 5), np.uint8), None)]},

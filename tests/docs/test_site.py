@@ -2,6 +2,7 @@
 
 import ast
 import importlib.util
+import json
 import os
 import re
 import subprocess
@@ -52,6 +53,12 @@ def test_every_page_is_built_and_names_what_it_documents(site: Path) -> None:
     assert {page.replace("README", "index") for page in pages} <= built
     assert "Segmenter" in (site / "reference" / "inference.html").read_text(encoding="utf-8")
     assert "emat predict" in (site / "reference" / "cli.html").read_text(encoding="utf-8")
+
+
+def test_the_search_knows_pages_and_the_reference(site: Path) -> None:
+    index = json.loads((site / "search" / "search_index.json").read_text(encoding="utf-8"))
+    found = {entry["location"].partition("#")[0] for entry in index["docs"] if "forecast" in entry["text"].lower()}
+    assert {"own-photos.html", "reference/inference.html", "reference/cli.html"} <= found
 
 
 def test_the_reference_covers_what_is_public_and_what_the_pages_import() -> None:
