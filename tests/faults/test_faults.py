@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tifffile
 import torch
 from PIL import Image
 from safetensors.torch import load, load_file, save
@@ -81,7 +82,7 @@ def test_a_killed_run_ends_as_if_it_had_not_been_killed(
     assert not [name for name in found if UNFINISHED in name]
 
 
-CHANGING = ("predict", "convert", "fit", "measure", "eval", "train", "show", "tasks")
+CHANGING = ("predict", "slides", "convert", "fit", "measure", "eval", "train", "show", "tasks")
 
 
 class Changing:
@@ -92,6 +93,8 @@ class Changing:
         self._chance = random.Random(seed)
         self._album = folder / "album"
         shutil.copytree(album, self._album)
+        self._slide = folder / "slide.tif"  # it has more pixels than may be in memory, and the photos have fewer
+        self._scan()
         self._fitted = folder / "pets.emat"
         self._fit(2)
         self.kills = 0
@@ -142,6 +145,20 @@ class Changing:
             return ["train", "--data", self._album, *TRAINING, *options, "--out", out, *resumed]
         return {
             "predict": ["predict", self._fitted, photos, "-o", out],
+            "slides": [
+                "predict",
+                self._fitted,
+                self._slide,
+                photos,
+                "-o",
+                out,
+                "--table",
+                out / "objects.csv",
+                "--tiles",
+                2,
+                "--max-pixels",
+                2500,
+            ],
             "convert": ["convert", self._album, "-o", out],
             "measure": ["measure", "--masks", self._album / "masks", photos, "-o", out, "--no-report"],
             "eval": [*EVALUATION, "--data", self._album, "-o", out / "results.json"],
@@ -152,9 +169,9 @@ class Changing:
 
     def _options(self, verb: str) -> list[object]:
         chance = self._chance
-        if verb == "predict":
-            level = chance.choice(("0.2", "0.5"))
-            return ["--format", "png,coco", "--threshold-mask", level, "--threshold-presence", 0, "--refine", "none"]
+        if verb in ("predict", "slides"):
+            level, formats = chance.choice(("0.2", "0.5")), "png,coco" if verb == "predict" else "png"
+            return ["--format", formats, "--threshold-mask", level, "--threshold-presence", 0, "--refine", "none"]
         if verb == "convert":
             return ["--to", "coco,png", *(["--copy-photos"] if chance.random() < 0.5 else [])]
         if verb == "measure":
@@ -173,6 +190,8 @@ class Changing:
         if what == "fitted":
             self._fit(self._chance.randint(1, 3))
             return options
+        if what == "photos":
+            self._scan()
         for path in self._chance.sample(sorted((self._album / "images").iterdir()), 3):
             if what == "photos":
                 turned = np.asarray(Image.open(path))[::-1]
@@ -181,6 +200,14 @@ class Changing:
                 mask = self._album / "masks" / path.name
                 Image.fromarray(np.roll(np.asarray(Image.open(mask)), 1, axis=1)).save(mask)
         return options
+
+    def _scan(self) -> None:
+        """Make the slide anew, with another number of objects on it."""
+        scanned = np.full((160, 200, 3), 120, np.uint8)
+        for number in range(self._chance.randint(1, 9)):
+            top, left = 8 + 50 * (number // 3), 8 + 60 * (number % 3)
+            scanned[top : top + 30, left : left + 40] = (230, 30, 30) if number % 2 else (30, 30, 230)
+        tifffile.imwrite(self._slide, scanned, photometric="rgb", tile=(64, 64))
 
     def _fit(self, shots: int) -> None:
         words = ("fit", self._album, "-o", self._fitted, "--model", self._head, "--no-learn", "--shots", shots)
@@ -198,7 +225,9 @@ def _by_photo(content: bytes) -> dict[str, list[str]]:
     return found
 
 
-@pytest.mark.parametrize(("verb", "seed"), [("predict", 1), ("predict", 2), ("convert", 3), ("fit", 5), ("measure", 6)])
+@pytest.mark.parametrize(
+    ("verb", "seed"), [("predict", 1), ("predict", 2), ("slides", 4), ("convert", 3), ("fit", 5), ("measure", 6)]
+)
 def test_what_a_killed_run_left_of_other_photos_masks_or_options_is_not_continued(
     commands: Commands, head: Path, album: Path, tmp_path: Path, verb: str, seed: int
 ) -> None:
