@@ -20,7 +20,7 @@ from emat.datasets.folders import NOTHING
 from emat.errors import EmatError
 from emat.formats.class_names import tidy_name
 from emat.formats.drawing import FEWEST_NUMBERS, Drawing, DrawnObject, Polygon, RunLengths, checked
-from emat.images import VOID, ObjectMask, Pixels, Reading, Source, describe, read_channels, read_object
+from emat.images import MAX_PIXELS, VOID, ObjectMask, Pixels, Reading, Source, describe, read_channels, read_object
 from emat.inference.photos import PhotoFile, find_photos
 
 Mask: TypeAlias = NDArray[np.bool_]  # (H, W)
@@ -30,6 +30,7 @@ MaskSource: TypeAlias = "Source | RunLengths | Box | Polygon | Corners | Sequenc
 
 BOX_NUMBERS = 4
 BACKGROUND = "background"  # in a sparse example: strokes on what is none of the classes
+MOST_MASK_PIXELS = 16 * MAX_PIXELS  # of all classes of an example together
 MOST_EMPTY = 20  # photos that show no class; a few are enough to tell from when on a class is present
 
 
@@ -172,6 +173,12 @@ class Example:
         """
         photo = read_channels(self.photo, name=self.name, reading=reading or Reading())
         height, width = photo.shape[:2]
+        if len(self.masks) * height * width > MOST_MASK_PIXELS:
+            raise EmatError(
+                "photo-too-large",
+                f"the example {self.title} has {len(self.masks)} masks of {width} x {height} pixels, too many for the "
+                "memory; make the photo smaller",
+            )
         # Pixels that are undecided for all classes: those of `void`, and those that a mask file marks.
         void = np.zeros((height, width), bool)
         if self.void is not None:

@@ -30,7 +30,7 @@ from emat.formats.class_names import tidy_name
 from emat.formats.regions import outline, trace_regions
 from emat.formats.writing import WriteOptions
 from emat.images import MAX_PIXELS
-from emat.inference.example import Example, read_mask_source
+from emat.inference.example import MOST_MASK_PIXELS, Example, read_mask_source
 from emat.inference.prediction import Prediction
 from emat.scale.requests import json_of, json_response
 from emat.scale.serve import Served
@@ -39,7 +39,6 @@ TIMEOUT = 30  # seconds for a photo
 BRUSH, POLYGON = "brushlabels", "polygonlabels"
 KINDS = {"BrushLabels": BRUSH, "PolygonLabels": POLYGON}
 CHANNELS = 4  # of RGBA
-MOST_MASK_PIXELS = 16 * MAX_PIXELS  # of all classes of an annotation together
 VALUE_BITS = 8
 LENGTHS = (3, 4, 8, 16)  # bits for the number of values of a run
 LEARNT_FROM = ("ANNOTATION_CREATED", "ANNOTATION_UPDATED")

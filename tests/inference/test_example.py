@@ -175,3 +175,9 @@ def test_class_names_are_tidied() -> None:
         Example(photo, {"cat": (0, 0, 2, 2), "cat ": (0, 0, 2, 2)})
     with raises_code("bad-class-name"):
         Example(photo, {"a\nb": (0, 0, 2, 2)})
+
+
+def test_masks_that_do_not_fit_into_the_memory_are_refused_before_they_are_read() -> None:
+    photo = np.broadcast_to(np.uint8(0), (9000, 9000, 3))
+    with raises_code("photo-too-large", "18 masks of 9000 x 9000"):
+        Example(photo, {f"class {number}": (1, 1, 9, 9) for number in range(18)}).read()
