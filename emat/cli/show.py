@@ -1,25 +1,26 @@
 """`emat show`: what a fitted file holds, what was decided when it was fitted, and what to expect of it."""
 
-import base64
 import html
-import io
 import json
+from collections.abc import Sized
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import typer
 
 from emat.cli.options import AsJson, Overrides, Overwrite
 from emat.files import file_sha256
-from emat.inference.example_set import Thumbnail
 from emat.inference.segmenter import Segmenter
 from emat.outputs import claim_file, write_text
-from emat.pictures.overlay import draw_overlay
+from emat.pictures.html import embedded, table
 from emat.tensor_files import digest, read_metadata
 
 NO_ARGS_IS_HELP = True
+FACTS = (  # that the page lists below the examples
+    "method", "backbone", "image_size", "size", "tiles", "stretch", "channels", "project", "written_by", "sha256",
+    "weights",
+)  # fmt: skip
 PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>
 <style>body{{font:16px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:60rem;padding:0 1rem;color:#222}}
 table{{border-collapse:collapse}}td,th{{padding:.3rem .8rem;border-bottom:1px solid #ddd;text-align:left}}
@@ -81,6 +82,8 @@ def describe(fitted: Segmenter, path: Path) -> dict[str, Any]:
         "size": decisions.size,
         "tiles": decisions.tiles,
         "stretch": str(fitted.reading.stretch),
+        "channels": list(fitted.reading.channels),
+        "project": fitted.reading.project,
         "examples": [{"name": one.name, "classes": list(one.classes)} for one in fitted.examples_],
         "classes": classes,
         "said": [*decisions.sentences(), *_expectations(fitted)],
@@ -93,11 +96,14 @@ def _expectations(fitted: Segmenter) -> list[str]:
 
 
 def _lines(content: dict[str, Any]) -> list[str]:
-    lines = [f"{content['file']}: {len(content['classes'])} classes from {len(content['examples'])} examples", ""]
+    lines = [
+        f"{content['file']}: {_count(content['classes'], 'class')} from {_count(content['examples'], 'example')}",
+        "",
+    ]
     for name, one in content["classes"].items():
         iou = (one["forecast"] or {}).get("iou")
         expected = "" if iou is None else f", expected IoU {iou:.2f}"
-        lines.append(f"  {name}: {one['examples']} examples{expected}")
+        lines.append(f"  {name}: {_count(range(one['examples']), 'example')}{expected}")
     lines += ["", *content["said"]]
     if content["learns"]:
         lines.append(f"The pixel learner sees photos at {content['size']} pixels.")
@@ -113,39 +119,30 @@ def _lines(content: dict[str, Any]) -> list[str]:
     return lines
 
 
+def _count(things: Sized, what: str) -> str:
+    """How many there are, such as "1 class" or "2 classes"."""
+    plural = f"{what}es" if what.endswith("s") else f"{what}s"
+    return f"{len(things)} {what if len(things) == 1 else plural}"
+
+
 def _page(fitted: Segmenter, content: dict[str, Any]) -> str:
-    rows = "".join(
-        f"<tr><td>{html.escape(name)}</td><td>{one['examples']}</td>"
-        f"<td>{_number((one['forecast'] or {}).get('iou'))}</td></tr>"
-        for name, one in content["classes"].items()
+    numbers = {name: number for number, name in enumerate(fitted.classes_, start=1)}
+    expected = {name: (one["forecast"] or {}).get("iou") for name, one in content["classes"].items()}
+    classes = table(
+        ["class", "examples", "expected IoU"],
+        [
+            [name, str(one["examples"]), "-" if expected[name] is None else f"{expected[name]:.2f}"]
+            for name, one in content["classes"].items()
+        ],
     )
     figures = "".join(
-        f'<figure><img alt="{html.escape(one.name)}" src="data:image/png;base64,{_picture(fitted, one.thumbnail)}">'
+        f'<figure><img alt="{html.escape(one.name)}" src="{embedded(one.thumbnail.drawn(numbers))}">'
         f"<figcaption>{html.escape(one.name)}<br>"
         f"{html.escape(', '.join(one.classes) or 'none of the classes')}</figcaption></figure>"
         for one in fitted.examples_
         if one.thumbnail is not None
     )
     said = "".join(f"<li>{html.escape(line)}</li>" for line in content["said"])
-    facts = "".join(
-        f"<tr><th>{key}</th><td><code>{html.escape(str(content[key]))}</code></td></tr>"
-        for key in ("method", "backbone", "image_size", "size", "tiles", "stretch", "written_by", "sha256", "weights")
-    )
-    body = (
-        f"<table><tr><th>class</th><th>examples</th><th>expected IoU</th></tr>{rows}</table><ul>{said}</ul>"
-        f"<h2>Examples</h2>{figures}<h2>File</h2><table>{facts}</table>"
-    )
+    facts = "".join(f"<tr><th>{key}</th><td><code>{html.escape(str(content[key]))}</code></td></tr>" for key in FACTS)
+    body = f"{classes}<ul>{said}</ul><h2>Examples</h2>{figures}<h2>File</h2><table>{facts}</table>"
     return PAGE.format(title=html.escape(Path(content["file"]).name), body=body)
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"
-
-
-def _picture(fitted: Segmenter, small: Thumbnail) -> str:
-    labels = np.zeros(small.photo.shape[:2], np.uint8)
-    for name, mask in small.masks.items():
-        labels[mask] = 1 + fitted.classes_.index(name)
-    data = io.BytesIO()
-    draw_overlay(small.photo, labels, {}, legend=False).save(data, "PNG")
-    return base64.b64encode(data.getvalue()).decode()

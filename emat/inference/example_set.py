@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from PIL import Image
 from torch import Tensor
 
 from emat.errors import EmatError
@@ -17,6 +18,7 @@ from emat.images import VOID, Pixels, resize_mask, resize_photo
 from emat.inference.example import Example, MaskedPhoto
 from emat.inference.tiles import cut
 from emat.methods.base import Method
+from emat.pictures.overlay import draw_overlay
 from emat.pixel_learner.features import side_for, working_size
 
 MOST_CLASSES = 254  # what a label map of bytes holds beside background and void
@@ -30,6 +32,13 @@ class Thumbnail:
 
     photo: Pixels  # (h, w, 3)
     masks: Mapping[str, NDArray[np.bool_]]  # (h, w) for each class
+
+    def drawn(self, numbers: Mapping[str, int]) -> Image.Image:
+        """Draw its masks over it; the colour of a class follows from its number."""
+        labels = np.zeros(self.photo.shape[:2], np.uint8)
+        for name, mask in self.masks.items():
+            labels[mask] = numbers.get(name, 0)
+        return draw_overlay(self.photo, labels, {}, legend=False)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,6 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 
 from emat.errors import EmatError
@@ -37,7 +36,7 @@ from emat.inference.decisions import (
     decide_tiles,
 )
 from emat.inference.example import Example, MaskSource
-from emat.inference.example_set import KEPT_TIMES, ExampleSet, FittedExample, Thumbnail, thumbnail, working_photo
+from emat.inference.example_set import KEPT_TIMES, ExampleSet, FittedExample, thumbnail, working_photo
 from emat.inference.fitted_file import FittedFile, is_fitted, read_fitted, write_fitted
 from emat.inference.forecast import Forecast, Forecasts, forecasts
 from emat.inference.hub import SEGMENTER_FILE, fetch_segmenter, is_on_hub, model_card, push_segmenter
@@ -48,7 +47,6 @@ from emat.inference.tiles import UNCUT, Tiles, check_tiles, cut, detail_size, ti
 from emat.methods.base import Comparison, Decision, Features, Method
 from emat.methods.trained_head import find_head, head_of, is_training_free, load_head
 from emat.pictures.html import embedded, table
-from emat.pictures.overlay import draw_overlay
 from emat.pixel_learner.cross_validation import CrossValidated, Learnt
 from emat.pixel_learner.features import LARGEST_SIDE, SMALLEST_SIDE, WORKING_SIDE
 from emat.pixel_learner.learner import PixelLearner, can_learn
@@ -308,7 +306,8 @@ class Segmenter:
         rows = [[name, str(count)] for name, count in self._shown().items()]
         fit = self._fit  # what is not decided yet is not decided now, because a look must not take seconds
         small = [example.thumbnail for example in self.examples_[:MOST_SHOWN] if example.thumbnail is not None]
-        pictures = "".join(f'<img src="{embedded(_drawn(thumbnail, self.classes_))}"> ' for thumbnail in small)
+        numbers = {name: number for number, name in enumerate(self.classes_, start=1)}
+        pictures = "".join(f'<img src="{embedded(thumbnail.drawn(numbers))}"> ' for thumbnail in small)
         expected = (
             self.forecast_._repr_html_() if fit is not None and fit.learnt else table(["class", "examples"], rows)
         )
@@ -800,14 +799,6 @@ def _part(logits: Tensor, shares: tuple[float, float, float, float]) -> Tensor:
     first, start = int(top * rows), int(left * columns)
     last, end = max(first + 1, round((top + height) * rows)), max(start + 1, round((left + width) * columns))
     return logits[:, first:last, start:end]
-
-
-def _drawn(small: Thumbnail, classes: Collection[str]) -> Image.Image:
-    """A thumbnail with its masks in the colours of the classes."""
-    labels = np.zeros(small.photo.shape[:2], np.uint8)
-    for number, name in enumerate(classes, start=1):
-        labels[small.masks.get(name, np.zeros(labels.shape, bool))] = number
-    return draw_overlay(small.photo, labels, {}, legend=False)
 
 
 def _pixels_of(read: ReadPhoto) -> Pixels:

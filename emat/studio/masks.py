@@ -179,10 +179,7 @@ def example_picture(session: Session, index: int) -> bytes:
     small = examples[index].thumbnail
     if small is None:
         return _jpeg(Image.new("RGB", (16, 16), "gray"))
-    labels = np.zeros(small.photo.shape[:2], np.uint8)
-    for name, mask in small.masks.items():
-        labels[mask] = session.numbers.get(name, 0)
-    return _jpeg(_drawn(small.photo, labels))
+    return _jpeg(small.drawn(session.numbers))
 
 
 def _drawn(photo: Pixels, labels: LabelMap) -> Image.Image:
