@@ -11,6 +11,7 @@ from torch import Tensor
 
 NORM_GROUPS = 4
 EPSILON = 1e-5
+SMALLEST_WEIGHT = 1e-8
 
 
 class Affine(NamedTuple):
@@ -52,15 +53,29 @@ class ChunkedGroupNorm:
 
     def add(self, x: Tensor) -> None:
         """Add the sums of a chunk (E, n)."""
+        # `vector_norm` would be faster, but not precise enough where the mean is far from zero.
         self._chunks.append((x.shape[1], x.sum(dim=1), torch.linalg.vecdot(x, x)))
 
-    def fit(self) -> None:
-        """Compute the statistics from the sums of all chunks; from now on the norm can be applied."""
+    def fit(self, factor: Tensor | None = None, offset: Tensor | None = None) -> None:
+        """Compute the statistics from the sums of all chunks; from now on the norm can be applied.
+
+        Args:
+            factor: If it is given, the norm's input is factor * x + offset for the chunks x; (E, 1).
+            offset: (E, 1), zero if it is None.
+        """
         channels = len(self.weight) // NORM_GROUPS
-        elements = channels * sum(columns for columns, _, _ in self._chunks)  # of a group
+        columns = sum(number for number, _, _ in self._chunks)
         # There are few chunks and channels, so summing them in float64 costs little and keeps the difference precise.
-        sums = torch.stack([part for _, *both in self._chunks for part in both]).view(-1, 2, NORM_GROUPS, channels)
-        mean, mean_square = sums.sum(dim=(0, 3), dtype=torch.float64) / elements  # (groups,) each
+        sums = torch.stack([total for _, total, _ in self._chunks]).double().sum(dim=0)  # (E,)
+        squares = torch.stack([total for _, _, total in self._chunks]).double().sum(dim=0)
+        if factor is not None:
+            sums, squares = sums * factor.squeeze(1), squares * factor.squeeze(1).square()
+        if offset is not None:
+            constant = offset.squeeze(1).double()
+            squares = squares + 2 * constant * sums + columns * constant.square()
+            sums = sums + columns * constant
+        both = torch.stack([sums, squares]).unflatten(1, (NORM_GROUPS, channels))
+        mean, mean_square = both.mean(dim=2) / columns  # (groups,) each
         inverse = ((mean_square - mean.square()).clamp_(min=0) + EPSILON).rsqrt()
         by_group = torch.stack([mean, inverse]).to(self.weight.dtype)
         self._set_statistics(by_group.repeat_interleave(channels, dim=1))
@@ -75,6 +90,36 @@ class ChunkedGroupNorm:
     def __call__(self, x: Tensor, out: Tensor | None = None) -> Tensor:
         """Return the normalised chunk. It is written to `out`, which may be x itself, or to a new tensor."""
         return torch.mul(x, self.scale, out=out).add_(self.shift)  # addcmul takes twice as long where it broadcasts
+
+
+class ClippedNorm:
+    """The ReLU of a fitted norm as
+
+        relu(norm(x)) = slope * max(sign * x, limit) + shift
+
+    with a positive slope. Only the maximum is computed for all columns. The rest goes into the matrices that follow.
+
+    >>> norm = ChunkedGroupNorm(torch.tensor([1.0, -1.0, 2.0, 0.5]), torch.tensor([0.5, 0.1, -0.3, 0.0]))
+    >>> x = torch.randn(4, 100)
+    >>> norm.add(x)
+    >>> norm.fit()
+    >>> clipped = ClippedNorm(norm)
+    >>> torch.allclose(clipped.slope * clipped(x) + norm.shift, norm(x).relu(), atol=1e-5)
+    True
+    """
+
+    def __init__(self, norm: ChunkedGroupNorm) -> None:
+        # A weight of zero counts as a tiny one, so that the limit is finite; the result stays the same.
+        self.slope = (norm.weight.abs().clamp(min=SMALLEST_WEIGHT) * norm.inverse)[:, None]
+        self.sign = torch.where(norm.weight < 0, -1, 1).to(norm.weight.dtype)[:, None]
+        self.limit = -norm.shift / self.slope
+        self._flips = bool((norm.weight < 0).any())
+
+    def __call__(self, x: Tensor, limit: Tensor | None = None, out: Tensor | None = None) -> Tensor:
+        """Return max(sign * x, limit), with the norm's own limit if none is given, in `out` or a new tensor."""
+        if self._flips:  # one more pass, which is rarely needed
+            x = torch.mul(x, self.sign, out=out)
+        return torch.maximum(x, self.limit if limit is None else limit, out=out)
 
 
 class GroupNormGradient:

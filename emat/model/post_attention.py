@@ -23,7 +23,15 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from emat.device import workspace_bytes
-from emat.model.group_norm import EPSILON, NORM_GROUPS, Affine, AffineGradient, ChunkedGroupNorm, GroupNormGradient
+from emat.model.group_norm import (
+    EPSILON,
+    NORM_GROUPS,
+    Affine,
+    AffineGradient,
+    ChunkedGroupNorm,
+    ClippedNorm,
+    GroupNormGradient,
+)
 
 SMALL_PAIR = 4 * 2**20  # up to this many bytes of one pair's residual, the plain formula was measured to be faster
 CHUNK_SHARE = 24  # a chunk takes this part of the workspace: 1 MB on a CPU, so that several fit its second-level cache
@@ -202,7 +210,9 @@ class _Chain:
     def forward(self, *, narrow: Tensor, wide: Tensor) -> Tensor:
         """Find every norm's statistics and compute the result, in one pass for each norm.
 
-        The two buffers hold what the next pass needs; the comment beside a pass says what that is.
+        The two buffers hold what the next pass needs; the comment beside a pass says what that is. Scales and shifts of
+        the norms are never applied to all columns, except at the end: they go into the matrices and into the limits of
+        `ClippedNorm`, which takes half the time.
 
         Args:
             narrow: (H, N). It may be a's own memory, which is overwritten then.
@@ -218,26 +228,44 @@ class _Chain:
         self.norm_a.fit()
         if self.norm_r is not None:
             self.norm_r.fit()
-        for part in self._parts():  # narrow: relu(norm_a(a))
-            activated_a = self.norm_a(self.a[:, part], out=narrow[:, part]).relu_()
-            self.norm_g.add(self.w_g @ activated_a)
-        self.norm_g.fit()
-        for part in self._parts():  # wide: x; narrow: free
-            activated_g = self.norm_g(self.w_g @ narrow[:, part]).relu_()
-            x = torch.add(self._shortcut(part, out=wide[:, part]), activated_g, out=wide[:, part])
-            self.norm_x.add(x)
-        self.norm_x.fit()
-        for part in self._parts():  # wide: x; narrow: f
-            f = self._f(wide[:, part], out=narrow[:, part])
-            self.norm_f.add(f)
-        self.norm_f.fit()
-        for part in self._parts():  # wide: z; narrow: free
-            activated_f = self.norm_f(narrow[:, part], out=narrow[:, part]).relu_()
-            z = self.norm_x(wide[:, part], out=wide[:, part]).addmm_(self.w_2, activated_f)  # y + W_2 relu(norm_f(f))
-            self.norm_z.add(z)
-        self.norm_z.fit()
+        # relu(norm_a(a)) = slope_a c + shift_a, so g = W_g relu(norm_a(a)) = w_c c + g_0
+        clip_a = ClippedNorm(self.norm_a)
+        w_c, g_0 = self.w_g * clip_a.slope.T, self.w_g @ self.norm_a.shift
+        for part in self._parts():  # narrow: c
+            self.norm_g.add(w_c @ clip_a(self.a[:, part], out=narrow[:, part]))
+        self.norm_g.fit(offset=g_0)
+        # x = factor u + x_0 with u = max(w_u c, limit_g) + max(sign_r r, limit_r); r itself if it has no norm
+        clip_g, clip_r = ClippedNorm(self.norm_g), None if self.norm_r is None else ClippedNorm(self.norm_r)
+        factor = torch.ones_like(clip_g.slope) if clip_r is None else clip_r.slope
+        slope_g = clip_g.sign * clip_g.slope
+        w_u, limit_g = slope_g / factor * w_c, -(self.norm_g.shift + slope_g * g_0) / factor
+        x_0 = slope_g * g_0 + self.norm_g.shift
+        if self.norm_r is not None:
+            x_0 = x_0 + self.norm_r.shift
+        for part in self._parts():  # wide: u; narrow: free
+            clipped_g = w_u @ narrow[:, part]
+            torch.maximum(clipped_g, limit_g, out=clipped_g)
+            shortcut = self.r[:, part] if clip_r is None else clip_r(self.r[:, part], out=wide[:, part])
+            self.norm_x.add(torch.add(shortcut, clipped_g, out=wide[:, part]))
+        self.norm_x.fit(factor, x_0)
+        # y = factor_y u + y_0, f = W_1 y = w_f u + f_0
+        factor_y = factor * ClippedNorm(self.norm_x).sign * ClippedNorm(self.norm_x).slope
+        y_0 = self.norm_x(x_0)
+        w_f, f_0 = self.w_1 * factor_y.T, self.w_1 @ y_0
+        for part in self._parts():  # wide: u; narrow: w_f u
+            self.norm_f.add(torch.mm(w_f, wide[:, part], out=narrow[:, part]))
+        self.norm_f.fit(offset=f_0)
+        # z = y + W_2 relu(norm_f(f)) = factor_y (u + w_z max(sign_f w_f u, limit_f)) + z_0
+        clip_f = ClippedNorm(self.norm_f)
+        limit_f, w_z = clip_f.limit - clip_f.sign * f_0, self.w_2 * clip_f.slope.T / factor_y
+        z_0 = y_0 + self.w_2 @ (clip_f.slope * clip_f.sign * f_0 + self.norm_f.shift)
+        for part in self._parts():  # wide: (z - z_0) / factor_y; narrow: free
+            clipped_f = clip_f(narrow[:, part], limit_f, out=narrow[:, part])
+            self.norm_z.add(wide[:, part].addmm_(w_z, clipped_f))
+        self.norm_z.fit(factor_y, z_0)
+        scale, shift = self.norm_z.scale * factor_y, self.norm_z(z_0)
         for part in self._parts():  # wide: the result
-            self.norm_z(wide[:, part], out=wide[:, part])
+            wide[:, part].mul_(scale).add_(shift)
         return wide
 
     def backward(self, d_out: Tensor) -> tuple[Tensor, Tensor, PostAttentionGradients]:
