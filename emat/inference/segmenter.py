@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from emat.backbone.mobilesam import find_mobilesam
 from emat.errors import EmatError
 from emat.features import FeatureCache
 from emat.images import Pixels, Reading, Source, read_channels
@@ -51,6 +52,7 @@ from emat.pixel_learner.cross_validation import CrossValidated, Learnt
 from emat.pixel_learner.features import LARGEST_SIDE, SMALLEST_SIDE, WORKING_SIDE
 from emat.pixel_learner.learner import PixelLearner, can_learn
 from emat.pixel_learner.regression import LabelledPhoto
+from emat.progress import tell_once
 from emat.refine.refiner import Refinement, check_refinement
 
 AS_FITTED: Literal["fitted"] = "fitted"
@@ -217,6 +219,13 @@ class Segmenter:
         if decisions is None:
             decisions = segmenter._decide(segmenter._examples, learnt, None, smallest=False)
         segmenter._fit = Fit(segmenter._examples, learnt, decisions)
+        # The one way in which two machines answer differently is not passed over in silence.
+        outlined = [name for name, one in decisions.classes.items() if one.refine == "auto"]
+        if outlined and refine == "auto" and find_mobilesam() is None:
+            tell_once(
+                f"masks of {', '.join(outlined)} follow the photo's edges here: MobileSAM, which outlined them when "
+                "they were fitted, is not on this machine; `emat weights fetch mobilesam` brings it"
+            )
         return segmenter
 
     def save(self, path: str | Path, *, thumbnails: bool = True) -> None:

@@ -1,6 +1,7 @@
 """A fitted segmenter as one file, and support encodings as named tensors."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from emat import Example, Segmenter
 from emat.errors import EmatError
 from emat.images import Reading, Stretch
+from emat.inference.decisions import ClassDecisions
 from emat.inference.fitted_file import SHAPES, check_learnt, pack, unpack
 from emat.methods.panet import FeatureSums
 from emat.methods.persam import PerSAMSupport
@@ -220,6 +222,21 @@ def test_how_photos_are_read_is_kept_in_the_file(tiny_head: Path, tmp_path: Path
     reading = Reading(Stretch.read("100,900"), channels=("DAPI", "2"), project="max")
     Segmenter.load(tiny_head, reading=reading).fit([Example(PHOTO, {"cat": (5, 5, 40, 40)})]).save(tmp_path / "x.emat")
     assert Segmenter.load(tmp_path / "x.emat").reading == reading
+
+
+def test_masks_that_lack_mobilesam_on_another_machine_are_announced(
+    tiny_head: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("EMAT_HOME", str(tmp_path / "home"))
+    segmenter = Segmenter.load(tiny_head, learn=False).fit([Example(PHOTO, {"cat": (5, 5, 40, 40)})])
+    assert segmenter._fit is not None
+    decided = replace(segmenter.decisions_, classes={"cat": ClassDecisions("auto")})
+    segmenter._fit = replace(segmenter._fit, decisions=decided)
+    segmenter.save(tmp_path / "cat.emat")
+    Segmenter.load(tmp_path / "cat.emat", refine="guided")
+    assert "MobileSAM" not in caplog.text
+    Segmenter.load(tmp_path / "cat.emat")
+    assert "masks of cat follow the photo's edges" in caplog.text
 
 
 def test_what_cannot_be_saved_says_so(fitted: Segmenter, tmp_path: Path) -> None:
