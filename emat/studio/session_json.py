@@ -90,6 +90,7 @@ def _draft(session: Session, draft: Draft) -> dict[str, Any]:
         "name": draft.photo.name,
         "width": width,
         "height": height,
+        "notice": draft.photo.notice,
         "sparse": draft.sparse,
         "edits": edited_index(session, draft),
     }

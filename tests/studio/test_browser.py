@@ -344,6 +344,20 @@ def test_paint_is_sent_to_be_kept_while_one_paints(tab: Tab) -> None:
     assert set(np.unique(paint)) == {0, 1}
 
 
+def test_a_very_large_photo_is_made_smaller_and_the_page_says_so(tab: Tab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("emat.studio.photos.MAX_PIXELS", 30_000)
+    smaller = "Made smaller, from 400 x 300 to 200 x 150 pixels."
+    tab.name_classes("red", 1)
+    tab.draft("a.png", RED, GREY)
+    assert tab.page.locator("#editor-notice").inner_text() == smaller
+    tab.page.click("#editor-close")
+    tab.drop("#photo-files", photo("b.png", RED, GREY), photo("small.png", RED, size=(30, 40)))
+    tab.see(f"#viewer #notice >> text={smaller}")
+    tab.see("#list li", 1)
+    tab.page.click("#list li:has-text('small.png') .card")
+    tab.page.wait_for_selector("#notice", state="hidden")
+
+
 def test_numbers_beside_the_photo(tab: Tab) -> None:
     page = tab.page
     teach(tab)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.studio.browser_tab import NEEDS_BROWSER, Tab, photo
+from tests.studio.clips import frames, tiff
 from tests.studio.conftest import GREY, RED
 
 pytestmark = NEEDS_BROWSER
@@ -52,6 +53,13 @@ def test_axe_finds_nothing_serious(browser: Any, address: str, axe: str, scheme:
     context = browser.new_context(viewport={"width": 1280, "height": 900}, color_scheme=scheme)
     tab = full_page(context, address)
     assert violations(tab, axe) == []
+    tab.drop("#photo-files", {"name": "pages.tif", "mimeType": "image/tiff", "buffer": tiff(frames())})
+    tab.see("#stack-open:enabled")
+    assert violations(tab, axe) == []
+    tab.page.click("#stack-open")
+    tab.see("#strip li")
+    tab.until_done()
+    assert violations(tab, axe) == []
     tab.page.click("#correct")
     tab.wait_for_editor()
     assert violations(tab, axe) == []
@@ -63,6 +71,12 @@ def test_it_fits_the_screen(browser: Any, address: str, width: int, scheme: str)
     context = browser.new_context(viewport={"width": width, "height": 844}, color_scheme=scheme)
     tab = full_page(context, address)
     assert tab.page.evaluate("document.documentElement.scrollWidth") <= width
+    tab.drop("#photo-files", {"name": "pages.tif", "mimeType": "image/tiff", "buffer": tiff(frames())})
+    opens = tab.see("#stack-open:enabled").bounding_box()
+    assert opens["y"] + opens["height"] <= 844, "all of the dialog is in sight"
+    tab.page.click("#stack-open")
+    tab.see("#strip li")
+    assert tab.page.evaluate("document.documentElement.scrollWidth") <= width, "the strip scrolls, not the page"
     back = tab.page.evaluate("getComputedStyle(document.querySelector('.step')).backgroundColor")
     assert (max(int(part) for part in re.findall(r"\d+", back)[:3]) < 100) == (scheme == "dark")
     tab.page.click("#correct")

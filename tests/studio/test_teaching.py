@@ -1,5 +1,6 @@
 """Teaching in a real browser: few clicks for many objects, corrections of what was touched alone, a way back."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -225,3 +226,27 @@ def test_examples_are_saved_in_their_place_moved_removed_and_brought_back(taught
     taught.see("#classes .chip >> text=crimson")
     taught.see("#examples .dots >> text=crimson")
     taught.see("#list .dots >> text=crimson")
+
+
+def test_a_correction_that_contradicts_the_examples_is_warned_of_and_taken_back(taught: Tab) -> None:
+    page = taught.page
+    page.click("#list li:has-text('e.png') .card")
+    taught.see("#viewer h3 >> text=e.png")
+    page.click("#correct")
+    taught.wait_for_editor()
+    page.check("#sparse")  # the rest is right
+    taught.fill_left_half()  # grey, which the first example calls background
+    page.click("#editor-done")
+    taught.see("#earlier.worse >> text=found less well")
+    taught.until_done()
+    taught.see("#earlier >> text=the most changed first")
+    shares = [re.findall(r"[\d.]+(?= %)", row.inner_text()) for row in page.locator("#earlier li").all()]
+    sizes = [abs(float(after) - float(before)) for before, after in shares]
+    assert sizes
+    assert sizes == sorted(sizes, reverse=True)
+    page.click("#earlier li button")
+    assert page.locator("#viewer h3").inner_text() in ("c.png", "d.png")
+    page.click("#earlier.worse #step-back")
+    page.wait_for_selector("#earlier", state="hidden")
+    page.wait_for_selector("#examples li:has-text('e.png')", state="detached")
+    assert "painted" not in page.locator("#list li:has-text('e.png')").inner_text()

@@ -57,6 +57,7 @@ export class Painting {
     $("#sparse-box").hidden = !this.state().learns;
     this.showWhole(isDraft ? !subject.sparse : isNew || subject.whole || !this.state().learns);
     this.problem("");
+    $("#editor-notice").textContent = subject.notice;
     if (!this.dialog.open) this.dialog.showModal();
     try {
       const base = `/api/${this.state().session}/${subject.kind}/${subject.key}`, layer = name => ask(`${base}/${name}`).then(answer => answer.arrayBuffer()).then(unpack);

@@ -210,7 +210,7 @@ export class Results {
     $("#viewer").append(
       h("div", {class: "row viewer-head"}, tool("‹", "Previous photo", "Previous (←)", () => this.step(-1)), this.name,
         tool("›", "Next photo", "Next (→)", () => this.step(1))),
-      this.window, this._buildStrip(), this.picked,
+      this.notice, this.window, this._buildStrip(), this.picked,
       h("div", {class: "row viewer-tools"}, h("label", {class: "before-after"}, "Before", this.slider, "After"),
         h("span", {class: "group"}, tool("−", "Zoom out", "Zoom out (−)", () => this.zoom(0.8)), tool("Fit", "Fit the whole photo", "Fit (0)", () => this.fit()),
           tool("+", "Zoom in", "Zoom in (+)", () => this.zoom(1.25)))),
