@@ -29,6 +29,7 @@ run continues where it stopped; `--minutes` stops it.
 import argparse
 import json
 import math
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -46,6 +47,7 @@ from emat.images import VOID, resize_mask, resize_photo
 from emat.inference.decisions import iou
 from emat.inference.example import Example
 from emat.inference.segmenter import Segmenter
+from emat.pixel_learner import photo_threshold
 
 TIMED_SIDE = 500  # pixels of the longest side
 DRAWN_AGAIN = 1000  # times, for an interval
@@ -375,6 +377,7 @@ def main() -> None:
     parser.add_argument("--times", action="store_true", help="measure seconds instead of masks")
     parser.add_argument("--head", action="append", help="one for all lists, or one for each --list")
     parser.add_argument("--size", type=int, help="longest side at which the learner sees photos")
+    parser.add_argument("--one-threshold", action="store_true", help="the same for all photos, for comparison")
     parser.add_argument("--refine", choices=["auto", "mobilesam", "guided", "none"], default="auto")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=2)
@@ -383,6 +386,8 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
+    if options.one_threshold:
+        photo_threshold.FEWEST_PHOTOS = sys.maxsize  # no photo is enough for a threshold of its own
     options.until = time.monotonic() + 60 * options.minutes
     journal: dict[str, Any] = {}
     if options.journal and options.journal.exists():

@@ -83,6 +83,8 @@ SHAPES: dict[type[Any], dict[str, str]] = {
         "side": "1",
         "presence_auroc": "N",
         "confusion": "NN",
+        "left_out_area": "QN",
+        "photo_thresholds": "N2",
     },
 }
 OF_OTHER_TYPES = ("kept_later", "mask", "side")  # tensors that need not hold fractions
@@ -91,7 +93,15 @@ LARGEST_WEIGHT, LARGEST_VALUE = 1e4, 1e8  # of heads, and of encodings, which ma
 LARGEST_COUNT = 1 << 40
 COUNTED = "num_batches_tracked"  # the one whole number that networks keep
 # NaN where nothing was measured
-MAY_BE_UNKNOWN = ("presence", "left_out_iou", "presence_right", "presence_auroc", "confusion")
+MAY_BE_UNKNOWN = (
+    "presence",
+    "left_out_iou",
+    "presence_right",
+    "presence_auroc",
+    "confusion",
+    "left_out_area",
+    "photo_thresholds",
+)
 
 
 # Encodings as named tensors
@@ -453,6 +463,8 @@ def check_learnt(tensors: Mapping[str, Tensor]) -> None:
         share = tensors["presence"][:, 0]
         if not bool(((share >= 0) & (share <= 1) | unknown[:, 0]).all()):
             raise ValueError("presence counts more than the whole photo")
+    if "photo_thresholds" in tensors and bool((tensors["photo_thresholds"][:, 0] <= 0).any()):
+        raise ValueError("photo_thresholds has a slope that is not positive")
     check_same_type(tensors.values())
 
 

@@ -607,6 +607,8 @@ class Segmenter:
         ways = [examples.supports(name, without) for name in names]
         answer = decide(logits, self._features(photo) if features is None else features, detail, ways)
         scores, probabilities = list(answer.certainty), answer.probabilities.copy()
+        if learnt is not None:  # a threshold of the photo comes from the whole of it
+            learnt = replace(learnt, photo_thresholds=None)
         for tile in cut(size, grid) if grid != UNCUT else ():
             # The head compares a tile with tiles of the examples, which show things at the same scale. What was learnt
             # from whole photos is applied to the whole.

@@ -79,16 +79,17 @@ class Rivals:
 
     def overlaps(self, found: Tensor) -> tuple[Tensor, Tensor]:
         """Intersection and union (P, N) on each photo, from which pixels (n, N) each class wins."""
-        empty = torch.zeros(int(self.photo.max()) + 1, self.inside.shape[1], device=found.device)
-        both = [found & self.inside, (found & self.known) | self.inside]
-        first, second = (empty.index_add(0, self.photo, self.shares[:, None] * each) for each in both)
-        return first, second
+        return self.areas(found & self.inside), self.areas((found & self.known) | self.inside)
 
     def iou(self, found: Tensor) -> Tensor:
         """Intersection over union (P, N); NaN on photos that do not show a class."""
         inside, union = self.overlaps(found)
-        shown = torch.zeros_like(union).index_add(0, self.photo, self.shares[:, None] * self.inside) > 0
-        return torch.where(shown, inside / union.clamp_min(1e-12), torch.nan)
+        return torch.where(self.areas(self.inside) > 0, inside / union.clamp_min(1e-12), torch.nan)
+
+    def areas(self, chosen: Tensor) -> Tensor:
+        """The share of each photo (P, N) that chosen pixels (n, N) of each class cover."""
+        empty = torch.zeros(int(self.photo.max()) + 1, self.inside.shape[1], device=chosen.device)
+        return empty.index_add(0, self.photo, self.shares[:, None] * chosen)
 
     def objective(self, logits: Tensor) -> float:
         """How good the label maps are, on average over the classes.

@@ -34,6 +34,7 @@ from emat.pixel_learner.mixture import (
     rule_of_one,
     shares_for,
 )
+from emat.pixel_learner.photo_threshold import PhotoThreshold, learn_threshold
 from emat.pixel_learner.regression import LabelledPhoto, PixelClassifier, Training, at_grid, content_order
 
 MOST_FOLDS = 5  # of the cross-validation
@@ -47,6 +48,7 @@ MOST_ABSENT = 8  # photos without the class that are compared at all
 NEGATIVE_WEIGHTS = (1.0, 0.25, 0.0)
 MOST_WEIGHED = 5  # classes up to which this is tried, because the time of fitting grows with every weight
 HARM = 0.02
+WORSE = 0.01  # mean IoU of left-out photos that a threshold of their own may cost before it is not used
 
 NAN = float("nan")
 GUESS = 0.5  # the share of right verdicts where photos with and without a class cannot be told apart
@@ -66,6 +68,7 @@ class ClassChoice:
     knows_absence: bool  # whether the rule comes from photos that lack the class
     was_left_out: bool = True  # whether the rule comes from left-out photos that show it
     competed: bool = False  # whether mixture and rule were chosen beside the other classes
+    threshold: PhotoThreshold | None = None  # None where all photos have the same: a mixed logit of 0
 
 
 @dataclass(frozen=True)
@@ -83,6 +86,8 @@ class Learnt:
     side: Tensor | None = None  # (1,): the longest side at which photos were learnt from; None in early files
     presence_auroc: Tensor | None = None  # (N,): of left-out photos with and without the class; NaN if not known
     confusion: Tensor | None = None  # (N, N): the share of a class's left-out pixels that are called each class
+    left_out_area: Tensor | None = None  # (P, N): area found on such a photo, in areas of the class's usual mask
+    photo_thresholds: Tensor | None = None  # (N, 2): slope, bias; NaN where all photos have the same threshold
 
     @property
     def classifier(self) -> PixelClassifier:
@@ -94,21 +99,30 @@ class Learnt:
         was_left_out = not bool(torch.isnan(self.left_out_iou[:, c]).all())
         # Early files have no confusion: their classes were chosen one at a time.
         competed = was_left_out and self.confusion is not None
-        return ClassChoice(self.mixture(c), self.presence_rule(c), self.knows_absence(c), was_left_out, competed)
+        return ClassChoice(
+            self.mixture(c), self.presence_rule(c), self.knows_absence(c), was_left_out, competed, self.threshold(c)
+        )
 
     def only(self, classes: Sequence[int]) -> Learnt:
         """What was learnt of some classes, in their order."""
         if list(classes) == list(range(len(self.bias))):
             return self
         chosen = torch.tensor(list(classes), device=self.bias.device)
-        names = ("weights", "bias", "mixtures", "presence", "presence_right", "presence_auroc")
+        names = ("weights", "bias", "mixtures", "presence", "presence_right", "presence_auroc", "photo_thresholds")
         own = {name: value[chosen] for name in names if (value := getattr(self, name)) is not None}
         confusion = None if self.confusion is None else self.confusion[chosen][:, chosen]
-        return replace(self, left_out_iou=self.left_out_iou[:, chosen], confusion=confusion, **own)
+        area = None if self.left_out_area is None else self.left_out_area[:, chosen]
+        return replace(self, left_out_iou=self.left_out_iou[:, chosen], left_out_area=area, confusion=confusion, **own)
 
     def mixture(self, c: int) -> Mixture:
         """The mixture of a class."""
         return Mixture(*self.mixtures[c, :3].tolist())  # early files have a fourth column
+
+    def threshold(self, c: int) -> PhotoThreshold | None:
+        """How the threshold of a class follows from a photo; None if it does not."""
+        if self.photo_thresholds is None or bool(torch.isnan(self.photo_thresholds[c]).any()):
+            return None
+        return PhotoThreshold(*self.photo_thresholds[c].tolist())
 
     @property
     def needs_head(self) -> bool:
@@ -154,7 +168,8 @@ def cross_validate(
     """Learn from photos, and choose mixtures and presence rules on those that were left out.
 
     Each class chooses the weight of the photos that lack it, and its mixture. Then all classes compete for the pixels
-    of left-out photos, and their mixtures are calibrated together. Presence rules come last.
+    of left-out photos, and their mixtures are calibrated together. Presence rules and the thresholds of single photos
+    come last.
 
     Args:
         photos: In any order: they are sorted by their content first, so the order does not matter.
@@ -181,14 +196,22 @@ def cross_validate(
     left_out.take(trained.left_out, trained.by_fold)
     # Choose how head and learner are mixed, first for each class, then with the classes in competition.
     firsts = [_first_mixture(c, chosen, left_out) for c, (_, chosen) in enumerate(weighed)]
-    mixtures, iou, confusion = _compete([chosen for _, chosen in weighed], firsts, left_out)
+    mixtures, competition = _compete([chosen for _, chosen in weighed], firsts, left_out)
     presences = [_presence(c, mixtures, left_out) for c in classes]
-    # The IoU of every left-out photo, in the order in which the photos were given.
-    found = torch.full((len(photos), len(classes)), NAN)
+    thresholds, competition = _photo_thresholds(mixtures, competition, left_out)
+    won = competition.won()
+    iou = competition.iou(won)
+    # IoU and area of every left-out photo, in the order in which the photos were given.
+    areas, shown_areas = competition.areas(won), competition.areas(competition.inside)
+    left_out_iou = torch.full((len(photos), len(classes)), NAN)
+    left_out_area = left_out_iou.clone()
     for c, presence in enumerate(presences):
-        for number, photo in enumerate(left_out.judged(c)):
+        judged = left_out.judged(c)
+        for number, photo in enumerate(judged):
             # A photo on which the class would be called absent gets no mask of it.
-            found[order[photo], c] = 0.0 if number in presence.missed else iou[photo, c]
+            is_found = number not in presence.missed
+            left_out_iou[order[photo], c] = iou[photo, c] if is_found else 0.0
+            left_out_area[order[photo], c] = areas[photo, c] / shown_areas[judged, c].median() if is_found else 0.0
     classifier = trained.classifier
     learnt = Learnt(
         mean=classifier.mean,
@@ -197,18 +220,22 @@ def cross_validate(
         bias=classifier.bias,
         mixtures=torch.tensor([tuple(mixture) for mixture in mixtures]),
         presence=torch.tensor([(NAN, NAN, NAN) if each.rule is None else tuple(each.rule) for each in presences]),
-        left_out_iou=found,
+        left_out_iou=left_out_iou,
         presence_right=torch.tensor([each.right for each in presences]),
         side=torch.tensor([side]),
         presence_auroc=torch.tensor([each.auroc for each in presences]),
-        confusion=confusion,
+        confusion=competition.confusion(won) if len(classes) > 1 else None,
+        left_out_area=left_out_area,
+        photo_thresholds=torch.tensor([(NAN, NAN) if each is None else tuple(each) for each in thresholds]),
     )
     # Folds and maps of the left-out photos, in the given order too, for the decisions that follow.
     fold_of = dict(zip(order, folds, strict=True)) if folds else {}
     maps: dict[int, dict[int, Tensor]] = {}
     for c in classes:
         for photo in left_out.judged(c):
-            maps.setdefault(order[photo], {})[c] = left_out.mixed(photo, c, mixtures[c])
+            logits = left_out.mixed(photo, c, mixtures[c])
+            threshold = thresholds[c]
+            maps.setdefault(order[photo], {})[c] = logits if threshold is None else logits - threshold.on(logits[None])
     return CrossValidated(learnt, tuple(fold_of[index] for index in sorted(fold_of)), trained.by_fold, maps)
 
 
@@ -329,6 +356,11 @@ class _LeftOutPhotos:
         learner = self._maps[index][c]
         return mixture.logits(self.head(index, c) if mixture.head else learner, learner)
 
+    def labels(self, index: int, c: int) -> Tensor:
+        """What is known of a class (h, w) where `mixed` gives its logits: 1 inside, 0 outside, 255 unknown."""
+        photo = self.photos[index]
+        return at_grid(photo.masks[c : c + 1], photo.features.grid)[0]
+
     def margins(self, index: int, c: int, mixtures: Sequence[Mixture]) -> Tensor:
         """The margins (h, w) of a class on a whole photo that was left out.
 
@@ -387,24 +419,50 @@ def _first_mixture(c: int, chosen: Chosen | None, left_out: _LeftOutPhotos) -> M
 
 def _compete(
     chosen: Sequence[Chosen | None], mixtures: Sequence[Mixture], left_out: _LeftOutPhotos
-) -> tuple[list[Mixture], Tensor, Tensor | None]:
+) -> tuple[list[Mixture], Rivals]:
     """Let the classes compete for the pixels of left-out photos.
 
     Returns:
-        The mixtures, the IoU (P, N) of each class on each photo, and the confusion of classes; None for a single class.
+        The mixtures, and the classes with the logits that these give.
     """
     asked: dict[tuple[int, int], Mixture] = {}
     for c, own in enumerate(chosen):
         if own is not None:  # on its own photos, by the mixture that the others chose
             asked |= {(index, c): each for index, each in zip(left_out.tried(c), own.by_others, strict=True)}
-    if len(chosen) > 1:
-        asked |= {(index, c): mixtures[c] for c in range(len(chosen)) for index in left_out.absent(c)}
-    rivals = left_out.rivals(asked)
     if len(chosen) == 1:
-        return list(mixtures), rivals.iou(rivals.won()), None
+        return list(mixtures), left_out.rivals(asked)
+    asked |= {(index, c): mixtures[c] for c in range(len(chosen)) for index in left_out.absent(c)}
+    rivals = left_out.rivals(asked)
     calibrated, logits = calibrate(rivals, mixtures, [own is not None for own in chosen])
-    found = rivals.won(logits)
-    return calibrated, rivals.iou(found), rivals.confusion(found)
+    return calibrated, replace(rivals, logits=logits)
+
+
+def _photo_thresholds(
+    mixtures: Sequence[Mixture], competition: Rivals, left_out: _LeftOutPhotos
+) -> tuple[list[PhotoThreshold | None], Rivals]:
+    """Learn thresholds of single photos, and keep those of the classes that do not lose by them on left-out photos.
+
+    Returns:
+        The thresholds, and the classes with logits that are counted from them.
+    """
+    thresholds: list[PhotoThreshold | None] = []
+    for c, mixture in enumerate(mixtures):
+        judged = left_out.judged(c)
+        maps = [left_out.mixed(index, c, mixture) for index in judged]
+        labels = [left_out.labels(index, c) for index in judged]
+        threshold = learn_threshold(maps, labels)
+        if threshold is not None:
+            logits = competition.logits.clone()
+            for index, one in zip(judged, maps, strict=True):
+                logits[competition.photo == index, c] -= threshold.on(one[None])
+            moved = replace(competition, logits=logits)
+            before, after = (each.iou(each.won())[judged, c].mean() for each in (competition, moved))
+            if after < before - WORSE:
+                threshold = None
+            else:
+                competition = moved
+        thresholds.append(threshold)
+    return thresholds, competition
 
 
 def _presence(c: int, mixtures: Sequence[Mixture], left_out: _LeftOutPhotos) -> Presence:
@@ -418,10 +476,8 @@ def _presence(c: int, mixtures: Sequence[Mixture], left_out: _LeftOutPhotos) -> 
         if absent:
             presence = best_presence(maps, [left_out.margins(index, c, mixtures) for index in absent], shares)
             return presence if presence.rule is not None else Presence(None, GUESS, presence.auroc)
-        inside = [
-            at_grid(left_out.photos[index].masks[c : c + 1], left_out.photos[index].features.grid) for index in judged
-        ]
-        around = [one[mask[0] != 1] for one, mask in zip(maps, inside, strict=True) if bool((mask != 1).any())]
+        inside = [left_out.labels(index, c) for index in judged]
+        around = [one[mask != 1] for one, mask in zip(maps, inside, strict=True) if bool((mask != 1).any())]
         if not around:
             return Presence(MASK_DECIDES, NAN, NAN)
         high, low = ([float(highest(one.reshape(1, -1), shares[0])) for one in each] for each in (maps, around))

@@ -236,7 +236,12 @@ class PixelLearner:
             dim=1,
         )
         over_rivals = margins(mixed, rivals)
-        found = self.probability(mixed)
+        # Presence is judged before, since a photo without the class would draw its threshold down.
+        thresholds_of_photos = [
+            mixed.new_zeros(len(mixed)) if choice.threshold is None else choice.threshold.on(mixed[:, c])
+            for c, choice in enumerate(choices)
+        ]
+        found = self.probability(mixed - torch.stack(thresholds_of_photos, dim=1)[..., None, None])
         answers = [
             self._score(score, (over_rivals if choice.competed else mixed)[:, c], found[:, c], choice, thresholds)
             for c, (score, choice) in enumerate(zip(scores, choices, strict=True))

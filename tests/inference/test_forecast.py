@@ -1,5 +1,6 @@
 """What leaving examples out says: the working size that helps, what to expect, and which example stands out."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -149,3 +150,12 @@ def test_the_worst_of_a_few_is_not_accused_for_being_the_worst() -> None:
     assert sum(each is not None for each in accused) <= 5
     wrong = forecasts(_learnt([[0.8], [0.7], [0.02], [0.75], [0.85]]), ["it"], shown)["it"]
     assert wrong.least_agreeing == "photo 2"
+
+
+def test_an_example_on_which_nothing_is_found_is_hard_and_not_wrong() -> None:
+    shown = [(f"photo {number}", ("it",)) for number in range(5)]
+    learnt = _learnt([[0.8], [0.7], [0.02], [0.75], [0.85]])
+    for found_there, accused in ((0.05, None), (0.9, "photo 2")):
+        areas = torch.tensor([[1.0], [0.9], [found_there], [1.1], [1.0]])
+        one = forecasts(replace(learnt, left_out_area=areas), ["it"], shown)["it"]
+        assert one.least_agreeing == accused

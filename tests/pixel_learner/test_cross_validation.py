@@ -1,6 +1,7 @@
 """The learner and what is chosen by leaving photos out, on maps made by a rule."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 import torch
@@ -439,3 +440,26 @@ def test_a_class_of_which_nothing_is_known_gives_zeros() -> None:
     samples = _samples("+", classes=2)
     samples.labels[:, 1] = UNKNOWN
     assert not solve(photo_sums(samples, [0]), 1).any()
+
+
+def test_a_threshold_of_its_own_suits_a_photo_better_than_one_for_all() -> None:
+    def lit(seed: int) -> LabelledPhoto:
+        """A photo on which everything, inside and outside of the mask, looks more or less like the class."""
+        photo = _photo(seed)
+        fine = photo.features.maps[0].clone()
+        fine[0] += 3 * float(torch.randn(1, generator=torch.Generator().manual_seed(100 + seed)))
+        return replace(photo, features=PixelFeatures((fine, *photo.features.maps[1:])))
+
+    learnt = _learnt([lit(seed) for seed in range(5)])
+    threshold = learnt.threshold(0)
+    assert threshold is not None
+    by_photo, by_all = [], []
+    for seed in range(10, 30):
+        new = lit(seed)
+        logits = learnt.mixture(0).logits(torch.zeros(SIZE), _logits(learnt, new)[0])
+        truth = new.masks[0] == 1
+        for border, ious in ((threshold.on(logits[None]), by_photo), (0.0, by_all)):
+            mask = logits >= border
+            ious.append(float((mask & truth).sum() / (mask | truth).sum()))
+    assert sum(by_photo) > sum(by_all)
+    assert torch.isnan(_learnt([lit(seed) for seed in range(2)]).photo_thresholds).all(), "two photos are too few"
