@@ -268,8 +268,8 @@ class PixelLearner:
         else:
             certain = torch.logit(score, SCORE_RANGE) - logit(own.presence)
             if choice.rule is not None:
-                # Without photos that lack the class, the rule is no better than the head's own presence for objects, but
-                # the head finds textures everywhere: see RULE_SHARE.
+                # Without photos that lack the class, the rule is no better than the head's own presence for objects,
+                # but the head finds textures everywhere: see RULE_SHARE.
                 by_rule = choice.rule.logit(over_rivals).to(certain)
                 if choice.knows_absence:
                     certain = by_rule
