@@ -245,7 +245,7 @@ class PixelLearner:
         over_rivals = margins(mixed, rivals)
         # Presence is judged before, since a photo without the class would draw its threshold down.
         thresholds_of_photos = [
-            mixed.new_zeros(len(mixed)) if choice.threshold is None else choice.threshold.on(mixed[:, c])
+            torch.zeros_like(mixed[:, c, 0, 0]) if choice.threshold is None else choice.threshold.on(mixed[:, c])
             for c, choice in enumerate(choices)
         ]
         found = self.probability(mixed - torch.stack(thresholds_of_photos, dim=1)[..., None, None])

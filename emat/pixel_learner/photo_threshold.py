@@ -21,7 +21,9 @@ from torch import Tensor
 
 FEWEST_PHOTOS = 3  # without which nothing is learnt of probabilities
 LOWEST, HIGHEST = -1.0, 2.0  # logits: no threshold lies farther from the usual one, because no calibration is perfect
-MOST_POSITIONS = 40_000  # of a map on which the threshold is looked for
+CANDIDATES = 31  # thresholds between them that are tried
+NEARLY = 0.005  # expected IoU: a threshold that is worse by so much counts e times less
+MOST_POSITIONS = 20_000  # of a map on which the threshold is looked for
 MOST_CALIBRATING = 5_000  # of each map that calibrates
 STEPS = 12  # of Newton's method
 USUAL = 1e-3  # the weight of a slope of 1, beside a mean weight of 1 for every photo
@@ -35,16 +37,19 @@ class PhotoThreshold(NamedTuple):
     bias: float
 
     def on(self, logits: Tensor) -> Tensor:
-        """The threshold (B,), as a logit, from the logits (B, h, w) of whole photos."""
+        """The threshold (B,), as a logit, from the logits (B, h, w) of whole photos.
+
+        It is the mean of the thresholds that are nearly as good as the best one, so that rounding does not move it.
+        """
         step = max(1, round((logits.shape[1] * logits.shape[2] / MOST_POSITIONS) ** 0.5))
-        positions = logits[:, ::step, ::step].flatten(1)
-        ordered = positions.sort(dim=1, descending=True).values
-        probabilities = torch.sigmoid(self.slope * ordered + self.bias)
-        inside = probabilities.cumsum(dim=1)  # of the mask that ends at each position
-        areas = torch.arange(1, ordered.shape[1] + 1, device=logits.device)
-        expected = inside / (areas + inside[:, -1:] - inside)
-        best = expected.argmax(dim=1, keepdim=True)
-        return ordered.gather(1, best)[:, 0].clamp(LOWEST, HIGHEST)
+        positions = logits[:, ::step, ::step].flatten(1)  # (B, n)
+        probabilities = torch.sigmoid(self.slope * positions + self.bias)
+        candidates = torch.linspace(LOWEST, HIGHEST, CANDIDATES, device=logits.device).to(logits.dtype)
+        is_inside = (positions[:, None] >= candidates[:, None]).to(logits.dtype)  # (B, candidates, n)
+        inside = (is_inside @ probabilities[..., None])[..., 0]  # (B, candidates): the sum of probabilities in the mask
+        areas, total = is_inside.sum(dim=2), probabilities.sum(dim=1, keepdim=True)
+        expected = inside / (areas + total - inside)
+        return (expected / NEARLY).softmax(dim=1) @ candidates
 
 
 def learn_threshold(logits: Sequence[Tensor], labels: Sequence[Tensor]) -> PhotoThreshold | None:

@@ -15,14 +15,23 @@ def expected_iou(logits: torch.Tensor, threshold: float, rule: PhotoThreshold) -
 
 @given(st.integers(0, 10_000), st.floats(0.3, 3), st.floats(-2, 2))
 @settings(max_examples=60, deadline=None)
-def test_no_other_threshold_has_a_higher_expected_iou(seed: int, slope: float, bias: float) -> None:
-    logits = 3 * torch.randn(7, 9, generator=torch.Generator().manual_seed(seed))
+def test_hardly_any_threshold_has_a_higher_expected_iou(seed: int, slope: float, bias: float) -> None:
+    logits = 3 * torch.randn(30, 40, generator=torch.Generator().manual_seed(seed))
     rule = PhotoThreshold(slope, bias)
-    best = float(rule.on(logits[None]))
-    within = [float(one) for one in logits.flatten() if LOWEST <= one <= HIGHEST]
-    if LOWEST < best < HIGHEST:
-        reached = expected_iou(logits, best, rule)
-        assert all(reached >= expected_iou(logits, other, rule) - 1e-5 for other in within)
+    threshold = float(rule.on(logits[None]))
+    assert LOWEST <= threshold <= HIGHEST
+    others = torch.linspace(LOWEST, HIGHEST, 61).tolist()
+    assert expected_iou(logits, threshold, rule) > max(expected_iou(logits, other, rule) for other in others) - 0.02
+
+
+@given(st.integers(0, 10_000))
+@settings(max_examples=30, deadline=None)
+def test_rounding_does_not_move_it(seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    logits = 3 * torch.randn(1, 100, 120, generator=generator) - 2
+    rule = PhotoThreshold(0.8, -0.3)
+    noisy = logits + 1e-5 * torch.randn(logits.shape, generator=generator)
+    assert abs(float(rule.on(logits)) - float(rule.on(noisy))) < 5e-3
 
 
 def test_every_photo_of_a_batch_has_its_own_threshold() -> None:
@@ -31,13 +40,13 @@ def test_every_photo_of_a_batch_has_its_own_threshold() -> None:
         torch.randn(3, 8, 8, generator=torch.Generator().manual_seed(0)) + torch.tensor([-2.0, 0, 1])[:, None, None]
     )
     together = rule.on(photos)
-    assert torch.equal(together, torch.cat([rule.on(one[None]) for one in photos]))
+    assert torch.allclose(together, torch.cat([rule.on(one[None]) for one in photos]), atol=1e-5)
     assert len(set(together.tolist())) == 3
 
 
 def test_a_photo_without_the_class_does_not_become_all_mask() -> None:
     flat = torch.full((1, 20, 20), -4.0)
-    assert float(PhotoThreshold(1.0, 0.0).on(flat)) == LOWEST
+    assert float(PhotoThreshold(1.0, 0.0).on(flat)) > -4
 
 
 def test_logits_are_calibrated_by_left_out_photos() -> None:
