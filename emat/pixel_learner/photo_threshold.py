@@ -22,6 +22,7 @@ from torch import Tensor
 FEWEST_PHOTOS = 3  # without which nothing is learnt of probabilities
 LOWEST, HIGHEST = -1.0, 2.0  # logits: no threshold lies farther from the usual one, because no calibration is perfect
 CANDIDATES = 31  # thresholds between them that are tried
+GRADUAL = 0.1  # logits over which a pixel enters a mask
 NEARLY = 0.005  # expected IoU: a threshold that is worse by so much counts e times less
 MOST_POSITIONS = 20_000  # of a map on which the threshold is looked for
 MOST_CALIBRATING = 5_000  # of each map that calibrates
@@ -39,13 +40,14 @@ class PhotoThreshold(NamedTuple):
     def on(self, logits: Tensor) -> Tensor:
         """The threshold (B,), as a logit, from the logits (B, h, w) of whole photos.
 
-        It is the mean of the thresholds that are nearly as good as the best one, so that rounding does not move it.
+        It is the mean of the thresholds that are nearly as good as the best one, and a pixel enters a mask gradually,
+        so that rounding does not move it: an exported graph must give the same answer.
         """
         step = max(1, round((logits.shape[1] * logits.shape[2] / MOST_POSITIONS) ** 0.5))
         positions = logits[:, ::step, ::step].flatten(1)  # (B, n)
         probabilities = torch.sigmoid(self.slope * positions + self.bias)
         candidates = torch.linspace(LOWEST, HIGHEST, CANDIDATES, device=logits.device).to(logits.dtype)
-        is_inside = (positions[:, None] >= candidates[:, None]).to(logits.dtype)  # (B, candidates, n)
+        is_inside = torch.sigmoid((positions[:, None] - candidates[:, None]) / GRADUAL)  # (B, candidates, n)
         inside = (is_inside @ probabilities[..., None])[..., 0]  # (B, candidates): the sum of probabilities in the mask
         areas, total = is_inside.sum(dim=2), probabilities.sum(dim=1, keepdim=True)
         expected = inside / (areas + total - inside)

@@ -42,7 +42,9 @@ from emat.outputs import check_output, whole_file
 from emat.pixel_learner.features import pixel_maps, working_size
 
 OPSET = 18
-TOLERANCE = 1e-4  # how far an exported graph may be from `predict`
+# How far the maps of an exported graph may be from those of `predict`. With MobileSAM's features, whose rounding the
+# learner's weights enlarge, 1.3e-4 was seen; without them, 1e-5.
+TOLERANCE = 1e-3
 SCORE_TOLERANCE = 1e-2  # of scores, which change by a pixel's share of a mask if the pixel falls to the other side
 BATCH = "batch"
 DEFAULT_SIZE = (400, 400)  # height and width of photos: the size that the learner works at
