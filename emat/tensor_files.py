@@ -8,6 +8,7 @@ checkpoint refers to is replaced by one that does nothing before PyTorch's restr
 import hashlib
 import json
 import pickle
+import warnings
 import zipfile
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -50,18 +51,32 @@ def read_tensors(path: str | Path) -> dict[str, Tensor]:
     The format is recognised by the content of the file, not by its suffix.
 
     Returns:
-        The tensors by their names, on the CPU.
+        The tensors by their names, on the CPU; sparse, complex and other odd ones are left out.
 
     Raises:
-        EmatError: The file cannot be read, is damaged or has no named tensors.
+        EmatError: The file cannot be read, is damaged, has no named tensors, or values that are infinite or no numbers.
     """
     path = Path(path)
     with open_input(path) as file:
         start = file.read(9)
     tensors = load_safetensors(path) if start[8:9] == b"{" else _load_pickled(path)
+    tensors = {name: value for name, value in tensors.items() if _is_plain(value)}
     if not tensors:
         raise EmatError("wrong-file-kind", f"{path} has no named tensors; give a file of network weights")
+    for name, value in tensors.items():
+        if value.is_floating_point() and not value.float().isfinite().all():
+            raise EmatError(
+                "damaged-file", f"{path}: {name} has values that are no numbers; fetch it again, or train it anew"
+            )
     return tensors
+
+
+def _is_plain(value: Tensor) -> bool:
+    """Whether a tensor holds each of its values as a real number, as weights of networks do."""
+    if value.layout is not torch.strided or value.is_meta or value.is_quantized or value.is_complex():
+        return False
+    # A file of a few bytes can claim a tensor of terabytes that repeats one value.
+    return value.numel() * value.element_size() <= value.untyped_storage().nbytes()
 
 
 def load_safetensors(path: Path) -> dict[str, Tensor]:
@@ -164,10 +179,11 @@ def _first_few(names: list[str], shown: int = 3) -> str:
 def _load_pickled(path: Path) -> dict[str, Tensor]:
     try:
         # The file is opened here because torch.load would choose the format by the suffix of a path.
-        with torch.serialization.safe_globals(_stand_ins(path)), path.open("rb") as file:
+        with torch.serialization.safe_globals(_stand_ins(path)), path.open("rb") as file, warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch remarks on old or odd files, of which all that matters is refused
             content = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # damaged pickles and zips raise nearly everything: IndexError, struct.error, ...
-        reason = str(error).strip().split("\n")[0][:120]
+        reason = str(error).strip().split("\n")[0][:120] or type(error).__name__
         if isinstance(error, pickle.UnpicklingError):  # torch advises to read it without any safety
             reason = "it holds something else"
         raise EmatError(

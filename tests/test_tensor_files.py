@@ -2,6 +2,7 @@ import argparse
 import contextlib
 import os
 import pathlib
+import pickle
 import sys
 from collections import OrderedDict
 from pathlib import Path
@@ -14,6 +15,7 @@ from safetensors.torch import save_file
 
 from emat.errors import EmatError
 from emat.tensor_files import digest, read_metadata, read_tensors, write_tensors
+from tests.raises import raises_code
 
 WEIGHTS = {"a.weight": torch.arange(6.0).view(2, 3), "b": torch.ones(2, dtype=torch.int64)}
 
@@ -134,3 +136,30 @@ def test_the_digest_depends_on_names_types_shapes_and_values_only() -> None:
 def test_a_written_file_can_be_read_by_other_users(tmp_path: Path) -> None:
     write_tensors(tmp_path / "head.safetensors", {"a": torch.ones(1)}, {})
     assert (tmp_path / "head.safetensors").stat().st_mode & 0o777 == 0o644
+
+
+def test_tensors_that_are_no_weights_are_left_out(tmp_path: Path) -> None:
+    odd = {
+        "sparse": torch.ones(3).to_sparse(),
+        "without values": torch.ones(3, device="meta"),
+        "complex": torch.ones(3, dtype=torch.complex64),
+        "of terabytes": torch.zeros(1).expand(10**6, 10**6),
+    }
+    torch.save({"state_dict": {**WEIGHTS, **odd}}, tmp_path / "a.ckpt")
+    assert_weights(read_tensors(tmp_path / "a.ckpt"))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_are_numbers(tmp_path: Path, value: float) -> None:
+    save_file({**WEIGHTS, "c": torch.tensor([1.0, value])}, tmp_path / "a.safetensors")
+    with raises_code("damaged-file", "c has values that are no numbers"):
+        read_tensors(tmp_path / "a.safetensors")
+
+
+def test_odd_checkpoints_are_refused_without_remarks_of_torch(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    (tmp_path / "empty.pth").write_bytes(b"")
+    (tmp_path / "old.pth").write_bytes(pickle.dumps({"a": Hostile(os.getcwd)}, protocol=5))
+    for name in ("empty.pth", "old.pth"):
+        with raises_code("damaged-file"):
+            read_tensors(tmp_path / name)
+    assert [str(one.message) for one in recwarn] == []
