@@ -211,7 +211,8 @@ def presence_rule(with_class: Sequence[float], without_class: Sequence[float], s
     if gap <= 0:
         return None
     if _auroc(with_class, without_class) < SEPARATES:
-        return PresenceRule(share, float(high.min()) - NARROWEST, max(gap / 4, NARROWEST))
+        # A scale as wide as the photos differ: on a narrower one, all scores would be 1 and tell nothing apart.
+        return PresenceRule(share, float(high.min()) - NARROWEST, max(float(torch.cat([high, low]).std()), NARROWEST))
     # New photos lie around the left-out ones, as far as those of a kind lie from each other.
     around = torch.cat([high - high.mean(), low - low.mean()])
     spread = max(float(around.std()), gap / 8)

@@ -312,6 +312,15 @@ def test_presence_that_nothing_separates_is_not_invented() -> None:
     assert -4 < rule.level < 5
 
 
+def test_scores_tell_photos_apart_even_where_presence_is_a_guess() -> None:
+    rule = presence_rule([2.0, 6.0, 3.0, 5.0], [1.9, 5.9, 4.0, 3.5], 0.1)
+    assert rule is not None
+    scores = [float(torch.sigmoid(rule.logit(torch.full((1, 4, 4), value)))) for value in (2.0, 4.0, 6.0, 8.0)]
+    assert min(scores) >= 0.5, "nothing is called absent"
+    assert scores == sorted(scores)
+    assert scores[-1] < 0.999, "a score of 1 tells nothing apart"
+
+
 def test_without_negatives_the_backgrounds_set_presence_and_no_example_falls_below() -> None:
     rule = rule_from_backgrounds([4.0, 1.0], [-4.0, -2.0], 0.1)
     assert -3 < rule.level < 1
