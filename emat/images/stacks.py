@@ -76,6 +76,21 @@ class Stack:
         ts = [None] if times == 1 else list(range(times))
         return [Plane(z, t) for t in ts for z in zs]
 
+    def only_plane(self, project: str) -> Plane:
+        """Return the plane of a stack that has a single one after the projection.
+
+        Raises:
+            EmatError: It has several.
+        """
+        planes = self.planes(project)
+        if len(planes) > 1:
+            raise EmatError(
+                "several-pages",
+                f"{self.path} has {self.shape[2]} depths and {self.shape[0]} times; project depths with --project max, "
+                "or measure all of them with `emat measure`",
+            )
+        return planes[0]
+
     def values(self, plane: Plane, project: str) -> NDArray[Any]:
         """Return the original values of a plane, (H, W, C); a mean is rounded to the type of the values.
 
@@ -149,14 +164,7 @@ def read_stack(path: Path, reading: Reading) -> Pixels:
         raise EmatError(
             "several-pages", f"{path} does not say which of its axes are channels; name a page as in '{path}[1]'"
         )
-    planes = stack.planes(reading.project)
-    if len(planes) > 1:
-        raise EmatError(
-            "several-pages",
-            f"{path} has {stack.shape[2]} depths and {stack.shape[0]} times; project depths with --project max, or "
-            "measure all of them with `emat measure`",
-        )
-    return stack.photo(stack.values(planes[0], reading.project), reading)
+    return stack.photo(stack.values(stack.only_plane(reading.project), reading.project), reading)
 
 
 def open_stack(path: Path, reading: Reading) -> Stack | None:
@@ -304,11 +312,18 @@ def _open_zarr(path: Path) -> Stack:
 def _zarr_pixel(
     scales: Mapping[str, Any], first: Mapping[str, Any], axes: Sequence[str]
 ) -> tuple[float, float, str] | None:
-    steps = next((one["scale"] for one in first.get("coordinateTransformations", []) if one["type"] == "scale"), None)
+    """The sides of a pixel: the steps of the largest picture, times those that hold for pictures of all sizes."""
+    steps = [
+        one["scale"]
+        for level in (first, scales)
+        for one in level.get("coordinateTransformations", [])
+        if one["type"] == "scale"
+    ]
     units = {str(one["name"]).upper(): one.get("unit") for one in scales["axes"] if isinstance(one, dict)}
-    if steps is None or not units.get("X") or units.get("X") != units.get("Y"):
+    if not steps or not units.get("X") or units.get("X") != units.get("Y"):
         return None
-    return float(steps[axes.index("X")]), float(steps[axes.index("Y")]), str(units["X"])
+    x, y = (math.prod(float(each[axes.index(axis)]) for each in steps) for axis in "XY")
+    return x, y, str(units["X"])
 
 
 def write_zarr(path: Path, planes: NDArray[Any], names: Sequence[str], pixel: tuple[float, str] | None) -> None:

@@ -42,8 +42,11 @@ FULL = 0.95  # its share of its convex hull
 ALIKE = 0.05  # by how much the diameters of several scale objects may differ
 LARGE = 0.25  # of the largest scale object's area: what is smaller is a wrong piece
 PIXEL_SCALE_TAG, TIE_POINT_TAG, TRANSFORMATION_TAG, KEYS_TAG = 33550, 33922, 34264, 34735
-GEOGRAPHIC_KEY, PROJECTED_KEY, LINEAR_UNIT_KEY = 2048, 3072, 3076
-METRE = 9001
+RASTER_TYPE_KEY, GEOGRAPHIC_KEY, PROJECTED_KEY, LINEAR_UNIT_KEY = 1025, 2048, 3072, 3076
+PIXEL_IS_POINT = 2  # of the raster type: coordinates are those of the middle of a pixel, not of its corner
+LINEAR_UNITS = {9001: 1.0, 9002: 0.3048, 9003: 1200 / 3937}  # metres in a metre, a foot and a US survey foot
+UTM = (range(25828, 25839), range(26901, 26924), range(32601, 32661), range(32701, 32761))  # codes, all in metres
+WEB_MERCATOR = (3857, 3785, 900913)  # its metres are right at the equator only; at 50 degrees north, 1 is 0.64 m
 USER_DEFINED = 32767
 
 
@@ -98,8 +101,8 @@ def scale_in_file(path: Path) -> Scale | None:
     except Exception:  # Pillow's readers raise nearly everything; whoever reads the photo says what is wrong
         return None
     ground = ground_of(path)
-    if ground is not None and ground.metres is not None:
-        return Scale(ground.metres, "m", "GeoTIFF")
+    if ground is not None:  # the resolution of a map is for printing it
+        return None if ground.metres is None else Scale(ground.metres, "m", "GeoTIFF")
     text = _as_utf8(str(tags.get(DESCRIPTION_TAG, "")))
     for sides in (_of_ome(text), _of_imagej(text, tags), _of_resolution(tags)):
         if sides is not None:
@@ -261,7 +264,8 @@ class Ground:
     Attributes:
         matrix: (2, 3): from x and y in pixels, counted from the photo's corner, to coordinates.
         crs: The coordinate system, such as EPSG:32632; None if the file does not name it.
-        metres: The side of a pixel; None if coordinates are degrees, or pixels are not square.
+        metres: The side of a pixel; None if coordinates are degrees or Web Mercator, their unit is not known, or pixels
+            are not square.
     """
 
     matrix: NDArray[np.float64]
@@ -284,12 +288,24 @@ def ground_of(path: Path) -> Ground | None:
         return None
     if matrix is None or not np.isfinite(matrix).all() or abs(np.linalg.det(matrix[:, :2])) < 1e-30:
         return None
+    if keys.get(RASTER_TYPE_KEY) == PIXEL_IS_POINT:
+        matrix[:, 2] -= matrix[:, :2].sum(axis=1) / 2
     projected, geographic = keys.get(PROJECTED_KEY), keys.get(GEOGRAPHIC_KEY)
     code = next((each for each in (projected, geographic) if each not in (None, 0, USER_DEFINED)), None)
     sides = np.linalg.norm(matrix[:, :2], axis=0)
-    metric = projected is not None and keys.get(LINEAR_UNIT_KEY, METRE) == METRE
+    unit = _metres_in_unit(projected, keys.get(LINEAR_UNIT_KEY))
     square = abs(sides[0] - sides[1]) <= 0.01 * sides.max()
-    return Ground(matrix, None if code is None else f"EPSG:{code}", float(sides[0]) if metric and square else None)
+    metres = None if unit is None or not square else float(sides[0]) * unit
+    return Ground(matrix, None if code is None else f"EPSG:{code}", metres)
+
+
+def _metres_in_unit(projected: int | None, unit: int | None) -> float | None:
+    """How many metres on the ground a unit of projected coordinates is; None if that is not known."""
+    if projected is None or projected in WEB_MERCATOR:
+        return None
+    if unit is None:
+        return 1.0 if any(projected in codes for codes in UTM) else None
+    return LINEAR_UNITS.get(unit)
 
 
 def _matrix(tags: Mapping[int, Any]) -> NDArray[np.float64] | None:

@@ -1,5 +1,6 @@
 """Files with channels, depths and times are read as their metadata say."""
 
+import json
 import os
 import resource
 from contextlib import suppress
@@ -118,6 +119,15 @@ def test_an_ome_zarr_is_read_with_its_names_and_its_scale(tmp_path: Path, values
     assert (stack.shape, stack.channels, stack.pixel) == ((1, 2, 1, Y, X), ("DAPI", "GFP"), (0.25, 0.25, "micrometer"))
     assert np.array_equal(stack.values(Plane(None, None), "none"), np.moveaxis(values[0, :2, 0], 0, 2))
     assert read_photo(path).shape == (Y, X, 3)
+
+
+def test_a_scale_of_all_sizes_of_an_ome_zarr_counts_too(tmp_path: Path, values: NDArray[np.uint16]) -> None:
+    path = tmp_path / "a.ome.zarr"
+    write_zarr(path, values[0, :2, 0], ["DAPI", "GFP"], (2.0, "micrometer"))
+    facts = json.loads((path / ".zattrs").read_text())
+    facts["multiscales"][0]["coordinateTransformations"] = [{"type": "scale", "scale": [1.0, 0.25, 0.25]}]
+    (path / ".zattrs").write_text(json.dumps(facts))
+    assert opened(path).pixel == (0.5, 0.5, "micrometer")
 
 
 def test_an_ome_zarr_of_five_axes_is_read_plane_by_plane(tmp_path: Path, values: NDArray[np.uint16]) -> None:

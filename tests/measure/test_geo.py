@@ -16,13 +16,20 @@ UTM_32_NORTH = (1, 1, 0, 3, 1024, 0, 1, 1, 3072, 0, 1, 32632, 3076, 0, 1, 9001)
 WGS_84 = (1, 1, 0, 2, 1024, 0, 1, 2, 2048, 0, 1, 4326)
 
 
+def keys_of(**chosen: int) -> tuple[int, ...]:
+    numbers = {"model": 1024, "raster": 1025, "projected": 3072, "unit": 3076}
+    entries = [(numbers[name], 0, 1, value) for name, value in chosen.items()]
+    return (1, 1, 0, len(entries), *(number for entry in entries for number in entry))
+
+
 def geotiff(path: Path, keys: tuple[int, ...], side: float, corner: tuple[float, float]) -> Path:
     tags: list[Any] = [
         (33550, "d", 3, (side, side, 0.0), True),
         (33922, "d", 6, (0.0, 0.0, 0.0, *corner, 0.0), True),
         (34735, "H", len(keys), keys, True),
     ]
-    tifffile.imwrite(path, np.zeros((40, 60, 3), np.uint8), photometric="rgb", extratags=tags)
+    options: Any = {"resolution": (300, 300), "resolutionunit": "INCH"}  # for printing; it says nothing of the ground
+    tifffile.imwrite(path, np.zeros((40, 60, 3), np.uint8), photometric="rgb", extratags=tags, **options)
     return path
 
 
@@ -41,6 +48,30 @@ def test_degrees_do_not(tmp_path: Path) -> None:
     ground = ground_of(path)
     assert ground is not None
     assert ground.crs == "EPSG:4326"
+
+
+@pytest.mark.parametrize(
+    ("keys", "metres"),
+    [
+        (keys_of(model=1, projected=32632), 0.5),
+        (keys_of(model=1, projected=2263, unit=9003), 0.5 * 1200 / 3937),
+        (keys_of(model=1, projected=2263, unit=9002), 0.5 * 0.3048),
+        (keys_of(model=1, projected=2263), None),  # in feet, but only a register of coordinate systems says so
+        (keys_of(model=1, projected=3857, unit=9001), None),  # Web Mercator: longer than on the ground
+    ],
+)
+def test_a_unit_of_the_ground_is_known_or_there_is_none(
+    tmp_path: Path, keys: tuple[int, ...], metres: float | None
+) -> None:
+    scale = scale_in_file(geotiff(tmp_path / "a.tif", keys, 0.5, (100.0, 900.0)))
+    assert scale == (None if metres is None else Scale(pytest.approx(metres), "m", "GeoTIFF"))  # type: ignore[arg-type]
+
+
+def test_coordinates_may_be_of_the_middle_of_a_pixel(tmp_path: Path) -> None:
+    keys = keys_of(model=1, raster=2, projected=32632, unit=9001)
+    ground = ground_of(geotiff(tmp_path / "a.tif", keys, 2.0, (100.0, 900.0)))
+    assert ground is not None
+    assert ground.locate(np.array([[0.5, 0.5], [0.0, 0.0]])).tolist() == [[100, 900], [99, 901]]
 
 
 def test_a_plain_photo_lies_nowhere(tmp_path: Path) -> None:
