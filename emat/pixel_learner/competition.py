@@ -104,14 +104,19 @@ class Rivals:
         return float(torch.nanmean(value.clamp_min(0).sqrt()))
 
     def confusion(self, found: Tensor) -> Tensor:
-        """(N, N): the share of a class's pixels that are called each class; the rest is called background."""
-        rows = []
-        for c in range(self.inside.shape[1]):
+        """(N, N): the share of a class's pixels that are called each class; the rest is called background.
+
+        It is NaN for classes that are not rivals: a lesion on its leaf is rightly called both.
+        """
+        classes = range(self.inside.shape[1])
+        shares = torch.full((len(classes), len(classes)), torch.nan, device=found.device)
+        for c in classes:
             mass = self.shares * self.inside[:, c]
-            called = [mass[won].sum() for won in found.T]
-            asked = [mass[self.logits[:, other] > -torch.inf].sum() for other in range(self.inside.shape[1])]
-            rows.append(torch.stack([a / b if b > 0 else b * torch.nan for a, b in zip(called, asked, strict=True)]))
-        return torch.stack(rows)
+            for other in (c, *self.rivals[c]):
+                asked = mass[self.logits[:, other] > -torch.inf].sum()
+                if asked > 0:
+                    shares[c, other] = mass[found[:, other]].sum() / asked
+        return shares
 
 
 def calibrate(rivals: Rivals, mixtures: Sequence[Mixture], free: Sequence[bool]) -> tuple[list[Mixture], Tensor]:

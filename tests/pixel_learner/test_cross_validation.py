@@ -207,6 +207,16 @@ def test_a_class_that_a_stronger_one_covers_gets_its_pixels_back() -> None:
     torch.testing.assert_close(again, better, rtol=1e-4, atol=1e-4)
 
 
+def test_a_lesion_that_is_called_leaf_too_is_not_confused_with_it() -> None:
+    logits = torch.tensor([[2.0, 1.0, -1.0], [-2.0, 1.0, -1.0], [-1.0, -1.0, 3.0]])  # lesion on its leaf, leaf, stem
+    inside = torch.tensor([[True, True, False], [False, True, False], [False, False, True]])
+    shares, photo = torch.full((3,), 1 / 3), torch.zeros(3, dtype=torch.long)
+    rivals = Rivals(logits, inside, torch.ones_like(inside), shares, photo, [[2], [2], [0, 1]])
+    confusion = rivals.confusion(rivals.won())
+    expected = [[1.0, torch.nan, 0.0], [torch.nan, 1.0, 0.0], [0.0, 0.0, 1.0]]
+    torch.testing.assert_close(confusion, torch.tensor(expected), equal_nan=True)
+
+
 def test_what_cannot_be_told_apart_is_in_the_confusion() -> None:
     photos = [_photo(seed, classes=2) for seed in range(6)]
     alike = [
