@@ -23,11 +23,11 @@ from numpy.typing import NDArray
 from emat import Example, Segmenter
 from emat.inference.photos import find_photos
 from emat.measure import MeasureOptions, Scene, measure
-from emat.measure.properties import DEFAULT_GROUPS, object_rows, read_groups
+from emat.measure.properties import DEFAULT_GROUPS, measure_line, object_rows, read_groups
 
 
 def shape_errors() -> dict[str, float]:
-    """The error of each measure on a disc, a ring and lines at several angles, in percent."""
+    """The error of each measure on a disc and a ring, in percent."""
     y, x = np.mgrid[:500, :500]
     distance = np.hypot(y - 250.13, x - 250.13)
     shapes = {
@@ -37,12 +37,6 @@ def shape_errors() -> dict[str, float]:
             {"area": math.pi * 2000, "skeleton_length": 2 * math.pi * 100, "width_mean": 10},
         ),
     }
-    for degrees in (0, 13, 22.5, 70):
-        angle = math.radians(degrees)
-        along = (x - 250.13) * math.cos(angle) + (y - 250.13) * math.sin(angle)
-        across = -(x - 250.13) * math.sin(angle) + (y - 250.13) * math.cos(angle)
-        line = (np.abs(along) <= 150) & (np.abs(across) <= 10)
-        shapes[f"line at {degrees} degrees"] = (line, {"skeleton_length": 300, "width_mean": line.sum() / 300})
     errors = {}
     for name, (mask, known) in shapes.items():
         scene = Scene.of_label_map(np.zeros((500, 500, 3), np.uint8), mask.astype(np.uint8), ["a"], touching="together")
@@ -50,6 +44,29 @@ def shape_errors() -> dict[str, float]:
         for key, value in known.items():
             errors[f"{name}: {key}"] = 100 * (float(row[key] or 0) / value - 1)
     return errors
+
+
+def line_errors() -> dict[str, float]:
+    """The largest errors on lines that are 300 pixels long, of several widths and at twelve angles.
+
+    The true mean width is the number of pixels for each pixel of length: few widths can be drawn exactly.
+    """
+    y, x = np.mgrid[:500, :500] - 250.13
+    worst: dict[str, float] = {}
+    angles = (0, 5, 13, 22.5, 30, 45, 70, 90, 110, 135, 157.5, 175)
+    for width, degrees in itertools.product((1.5, 2, 3, 4, 5, 6, 8, 10, 15, 20, 40), angles):
+        angle = math.radians(degrees)
+        along, across = x * math.cos(angle) + y * math.sin(angle), -x * math.sin(angle) + y * math.cos(angle)
+        line = (np.abs(along) <= 150) & (np.abs(across) <= width / 2)
+        found, drawn = measure_line(line), float(line.sum()) / 300
+        group = "less than 8 pixels wide" if width < 8 else "8 pixels wide or more"
+        errors = {
+            f"{group}: length, %": 100 * (found.length / 300 - 1),
+            f"{group}: mean width, %": 100 * (found.width_mean / drawn - 1),
+            f"{group}: largest width, pixels": found.width_max - drawn,
+        }
+        worst |= {name: max(worst.get(name, 0.0), abs(error)) for name, error in errors.items()}
+    return worst
 
 
 def made_photo(seed: int) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
@@ -129,6 +146,7 @@ def main() -> None:
         "seconds_measuring": measuring,
         "percent_more": 100 * measuring / max(predicting, 1e-9),
         "errors_percent": shape_errors(),
+        "largest_errors_of_lines": line_errors(),
         "differences_percent": regionprops_errors(found.scene),
     }
     if chosen.json:
@@ -139,6 +157,9 @@ def main() -> None:
     print("error on shapes of known size:")
     for name, error in answer["errors_percent"].items():
         print(f"  {name}: {error:+.2f} %")
+    print("largest errors on lines at twelve angles:")
+    for name, error in answer["largest_errors_of_lines"].items():
+        print(f"  {name}: {error:.2f}")
     print("largest difference to scikit-image's regionprops on the objects of the last photo:")
     for name, error in answer["differences_percent"].items():
         print(f"  {name}: {error:.2f} %")

@@ -27,7 +27,7 @@ from emat.errors import EmatError
 from emat.files import file_sha256, folder_sha256, inner_name, without_suffix
 from emat.formats.results import ResultWriter
 from emat.formats.writing import WRITERS, WriteOptions, open_writer, read_formats
-from emat.images import Pixels, Reading, photo_size, read_values
+from emat.images import Pixels, Reading, photo_size
 from emat.images.slides import Slide
 from emat.images.sources import split_page
 from emat.images.stacks import Stack, open_stack
@@ -36,14 +36,14 @@ from emat.inference.slides import SlidePart, SlidePrediction, is_slide, predict_
 from emat.inference.tiles import Tiles
 from emat.measure.exports import FORMATS as EXPORTS
 from emat.measure.exports import open_geojson, open_rois, write_export
-from emat.measure.mask_files import MaskFiles, region_mask
-from emat.measure.measuring import Measurements, MeasureOptions, left_out_confidence, measure
+from emat.measure.mask_files import MaskFiles
+from emat.measure.measuring import FindRegion, Measurements, MeasureOptions, left_out_confidence, measure
 from emat.measure.properties import DEFAULT_GROUPS, GROUPS, RELIABLE_FROM, UNRELIABLE, Row, read_groups
 from emat.measure.report_html import Report, SlidePicture, picture_of, place_of, shorten, versions, write_report
-from emat.measure.scene import Area, Filters, Scene, channel_names, check_touching
+from emat.measure.scene import Area, Filters, Scene, check_touching
 from emat.measure.shares import Within, otsu_region
 from emat.measure.slides import SlideMeasurement
-from emat.measure.tables import TABLES, Table, write_tables
+from emat.measure.tables import Table, tables_of, write_tables
 from emat.measure.tracks import Tracks, with_track
 from emat.measure.units import Scale, ScaleObject, given_scale, ground_of, scale_in_file
 from emat.measure.verdicts import Condition
@@ -157,7 +157,7 @@ def command(
     reads = [*given, *(split_page(photo.path)[0] for photo in files), *([masks] if masks else [])]
     reads += [each.path for each in regions if each.path is not None]
     claim_folder(out, reads=reads, overwrite=overwrite)
-    notes = source.notes(options, files)
+    notes = source.notes(options, files, regions)
     chosen = {
         name: str(value)
         for name, value in (
@@ -196,7 +196,7 @@ def command(
         if done and not as_json:
             typer.echo(f"continuing: {sum(photo.name in done for photo in files)} of {len(files)} photos are done")
         skipped = list(run.photos([photo for photo in files if photo.name not in done], writer))
-        tables = [Table.of(name, lambda name=name: _rows(writer, name)) for name in TABLES]  # type: ignore[misc]
+        tables = tables_of(lambda: _rows(writer, "objects"), lambda: _rows(writer, "photos"), options.groups)
         write_tables(out, tables, formats)
         if report:
             pictures = {name: picture for record in writer.rows("picture") for name, picture in [record]}
@@ -223,10 +223,10 @@ def command(
         for row in tables[1].rows():
             counts[str(row["class"])] += int(row["count"] or 0)
     _tell(files, skipped, counts, source, refused, judged, notes, out, as_json)
-    if skipped:
-        raise typer.Exit(SOME_SKIPPED)
     if strict and refused:
         raise typer.Exit(NOT_OK)
+    if skipped:
+        raise typer.Exit(SOME_SKIPPED)
 
 
 class _Source:
@@ -245,7 +245,7 @@ class _Source:
         """Return the scene of a photo."""
         raise NotImplementedError
 
-    def notes(self, options: MeasureOptions, files: Sequence[PhotoFile]) -> list[str]:
+    def notes(self, options: MeasureOptions, files: Sequence[PhotoFile], regions: Sequence[_Region]) -> list[str]:
         """Return what the reader of a report must know before the photos are measured."""
         return []
 
@@ -267,7 +267,7 @@ class _Masks(_Source):
         """Return the scene of a photo from its mask file."""
         return self._masks.scene(name, photo[..., :3], self._touching)
 
-    def notes(self, options: MeasureOptions, files: Sequence[PhotoFile]) -> list[str]:
+    def notes(self, options: MeasureOptions, files: Sequence[PhotoFile], regions: Sequence[_Region]) -> list[str]:
         """Say that verdicts are as good as the masks."""
         return ["The verdicts take the given masks for right."] if options.accept else []
 
@@ -317,7 +317,7 @@ class _Predicted(_Source):
         """Predict a slide band by band, and show every part to `watch`."""
         return predict_slide(self.fitted, slide, tiles, answer, watch, self._all_objects)
 
-    def notes(self, options: MeasureOptions, files: Sequence[PhotoFile]) -> list[str]:
+    def notes(self, options: MeasureOptions, files: Sequence[PhotoFile], regions: Sequence[_Region]) -> list[str]:
         """Say how many false OKs to expect, from examples that are left out in turn.
 
         Raises:
@@ -326,8 +326,9 @@ class _Predicted(_Source):
         if not options.accept:
             return []
         size = photo_size(files[0].path, reading=self.reading)
-        scale = options.scale or scale_in_file(files[0].path)
-        return [left_out_confidence(self.fitted, options, size, scale, self._touching).sentence()]
+        scale = options.scale if options.says_scale else scale_in_file(files[0].path)
+        finders = {each.name: each.find_anywhere for each in regions}
+        return [left_out_confidence(self.fitted, options, size, scale, self._touching, finders).sentence()]
 
 
 def _load(path: Path, how: PredictOptions) -> Segmenter:
@@ -349,6 +350,11 @@ class _Region:
     path: Path | None = None  # what is read for it
 
     @property
+    def find_anywhere(self) -> FindRegion | None:
+        """Finds it on a photo without a name, such as an example; None if its masks belong to photos by name."""
+        return None if self.path is not None and self.path.is_dir() else lambda photo: self.find("", photo)
+
+    @property
     def identity(self) -> str:
         """What its masks depend on, beside the photo."""
         return self.source if self.path is None else content_of(self.path)
@@ -364,7 +370,8 @@ def _region(text: str, device: str) -> _Region:
     if value == "otsu":
         return _Region(name, "otsu", lambda _, photo: otsu_region(photo))
     if path.is_dir():
-        return _Region(name, path.name, lambda photo, pixels: region_mask(path, photo, pixels.shape[:2]), path)
+        masks = MaskFiles(path)
+        return _Region(name, path.name, lambda photo, _: masks.region(photo), path)
     if path.suffix == ".emat":
         fitted = _load(path, PredictOptions(device=device))
         wanted = name if name in fitted.classes_ else fitted.classes_[0] if len(fitted.classes_) == 1 else None
@@ -433,9 +440,9 @@ class _Run:
 
     def _photo(self, photo: PhotoFile, pixels: Pixels, writer: ResultWriter) -> None:
         name = inner_name(photo.name)
-        values = read_values(photo.path, reading=self.source.reading) if "intensity" in self.options.groups else None
-        channels = () if values is None else channel_names(values.shape[2])
-        scene = replace(self.source.scene(name, pixels), values=values, channels=channels)
+        scene = self.source.scene(name, pixels)
+        if "intensity" in self.options.groups:
+            scene = scene.with_values(photo.path, self.source.reading)
         self._measure(name, scene, photo, writer)
 
     def _slide(self, photo: PhotoFile, source: _Predicted, writer: ResultWriter) -> None:
@@ -511,7 +518,7 @@ class _Run:
         self, written: str, scene: Scene, photo: PhotoFile, writer: ResultWriter, tracks: Tracks | None = None
     ) -> None:
         """Measure a scene and write what was found, under the name that its files have."""
-        other = self.names.setdefault(without_suffix(written).casefold(), photo)
+        other = self.names.setdefault(_stem(written).casefold(), photo)
         if other is not photo:
             raise EmatError(
                 "same-output-name",
@@ -519,7 +526,7 @@ class _Run:
             )
         for region in self.regions:
             scene = scene.with_class(region.name, region.find(written, scene.photo), region.source)
-        measurements = measure(scene, self.options, None if self.options.scale_object else scale_in_file(photo.path))
+        measurements = measure(scene, self.options, None if self.options.says_scale else scale_in_file(photo.path))
         if tracks is not None:
             linked = tracks.link(measurements.scene.objects)
             measurements = replace(
@@ -542,12 +549,16 @@ class _Run:
 
     def _exports(self, name: str) -> dict[str, Path]:
         """The files for other programs that are written for a photo, by their format."""
-        stem = without_suffix(name)
-        return {each: self.out / each / f"{stem}{EXPORTS[each]}" for each in self.formats if each in EXPORTS}
+        return {each: self.out / each / f"{_stem(name)}{EXPORTS[each]}" for each in self.formats if each in EXPORTS}
 
     def _export(self, name: str, found: Measurements, photo: Path) -> None:
         for format, path in self._exports(name).items():
             write_export(format, path, found.scene, found.scale, found.table(), ground_of(photo))
+
+
+def _stem(name: str) -> str:
+    """A photo's name without its suffix, also without .ome, which the files for other programs add themselves."""
+    return without_suffix(name).removesuffix(".ome")
 
 
 def _state(path: Path) -> str | None:
@@ -601,7 +612,7 @@ def _tell(
         mark = f" ({UNRELIABLE}: add examples)" if name in weak else ""
         typer.echo(f"{name}: {count:,} objects{mark}")
     if judged:
-        typer.echo(f"{judged - len(refused)} of {judged} photos are OK, {len(refused)} are NOT OK")
+        typer.echo(f"{judged - len(refused)} of {judged} photos are OK, {len(refused)} NOT OK")
     for note in notes:
         typer.echo(note)
     typer.echo(f"{len(files) - len(skipped)} of {len(files)} photos measured; tables and report.html in {out}")

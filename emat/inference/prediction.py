@@ -134,23 +134,41 @@ class Prediction:
             image = np.where(numbers > 0, numbers + image.max(), image)
         return image
 
-    def measure(self, options: "MeasureOptions | None" = None, *, name: str = "photo") -> "Measurements":
+    def measure(
+        self,
+        options: "MeasureOptions | None" = None,
+        *,
+        photo: Path | str | None = None,
+        name: str | None = None,
+        touching: str = "split",
+    ) -> "Measurements":
         """Measure the single objects: size, shape and intensity of each, and sums for each class.
 
         Args:
             options: What is measured, and how: groups of properties, the size of a pixel, filters, shares, verdicts.
-            name: The photo's name in the tables.
+            photo: The photo's file. It says the size of a pixel, and intensities are of its original values. Without
+                it, they are of the 8 bits that `photo` of this prediction has.
+            name: The photo's name in the tables; by default that of the file.
+            touching: "split" takes objects that touch apart, "together" keeps connected pixels one object.
 
         Raises:
             EmatError: The extra `measure` is not installed, or the options do not fit the photo.
 
         Example:
-            for row in prediction.measure().table("objects"):
+            for row in prediction.measure(photo="dish.tif").table("objects"):
                 print(row["class"], row["area_px"], row["circularity"])
         """
         from emat.measure import Scene, measure
+        from emat.measure.scene import check_touching
+        from emat.measure.units import scale_in_file
 
-        return measure(Scene.of_prediction(self, name), options)
+        file = None if photo is None else Path(photo)
+        name = name or (file.name if file else "photo")
+        scene = Scene.of_prediction(self, name, touching=check_touching(touching))
+        if file is None:
+            return measure(scene, options)
+        is_said = options is not None and options.says_scale
+        return measure(scene.with_values(file), options, None if is_said else scale_in_file(file))
 
     def to_coco(self, file_name: str = "photo.jpg", *, instances: bool = False) -> dict[str, Any]:
         """Return the masks as the content of a COCO instance file, each object with the score of its class.

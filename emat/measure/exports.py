@@ -244,8 +244,9 @@ def write_zarr_labels(path: Path, scene: Scene, scale: Scale | None) -> None:
 
 def label_planes(scene: Scene) -> tuple[NDArray[Any], list[str]]:
     """Return the numbers of the objects, (planes, H, W) of 16 or 32 bits, and the name of each plane."""
-    planes = list(scene.objects.values()) if scene.overlapping else [scene.object_image]
-    names = list(scene.objects) if scene.overlapping else ["objects"]
+    has_layers = scene.has_layers
+    planes = list(scene.objects.values()) if has_layers else [scene.object_image]
+    names = list(scene.objects) if has_layers else ["objects"]
     stacked = np.stack(planes)
     return stacked.astype(np.uint16 if stacked.max(initial=0) <= LARGEST_16_BITS else np.uint32), names
 

@@ -84,6 +84,14 @@ class MaskFiles:
             return Scene.of_label_image(photo, values, OBJECT, name, file.name)
         return Scene.of_label_map(photo, values, self.classes, name, source=file.name, touching=touching)
 
+    def region(self, name: str) -> NDArray[np.bool_]:
+        """Return the mask (H, W) of a photo in a folder, whatever colour its object has.
+
+        Raises:
+            EmatError: There is none, or it cannot be read.
+        """
+        return read_object_mask(self.file_of(name))
+
     def file_of(self, name: str) -> Path:
         """Return the mask image of a photo; EmatError if there is none, or two that differ only in their suffix."""
         stem = without_suffix(name)
@@ -100,18 +108,17 @@ class MaskFiles:
         raise EmatError("no-such-mask", f"{self.path} has no mask for {name}; its name would be {stem}.png")
 
     def _of_one_class(self, file: Path, name: str, photo: Pixels, touching: str) -> Scene:
-        """A mask of which nobody said what its values are: only one with a single value besides 0 is clear."""
-        values = _values(file)
-        kinds = np.unique(values[values > 0])
-        if len(kinds) > 1:
+        """A mask of which nobody said what its values are; only one with a single value or colour beside 0 is clear."""
+        inside = read_object_mask(file)
+        values = np.asarray(load_image(file, MASK_FORMATS, MAX_PIXELS, str(file)))
+        kinds = np.unique(values[values > 0]) if values.ndim == 2 else values[:0]
+        if len(kinds) > 1 and inside[values == kinds[0]].any():  # else these are the smooth edges of black and white
             raise EmatError(
                 "ambiguous-mask",
                 f"{file} has {len(kinds)} values, and nothing says whether they are classes or single objects; add "
                 "--mask-values classes or --mask-values objects, or a classes.txt",
             )
-        return Scene.of_label_map(
-            photo, read_object_mask(file).astype(np.uint8), (OBJECT,), name, source=file.name, touching=touching
-        )
+        return Scene.of_label_map(photo, inside.astype(np.uint8), (OBJECT,), name, source=file.name, touching=touching)
 
     def _from_coco(self, coco: CocoInstances, name: str, photo: Pixels) -> Scene:
         drawing = coco.drawings.get(name) or coco.drawings.get(name.rpartition("/")[2])
@@ -122,33 +129,19 @@ class MaskFiles:
                 "mask-size", f"{self.path} gives {name} another size than the photo has; save both at the same size"
             )
         size = photo.shape[:2]
-        drawn_objects = [each for each in drawing.objects if not each.crowd]
-        drawn_classes = dict.fromkeys(each.class_name for each in drawn_objects)
-        labels = {each: np.zeros(size, np.int32) for each in drawn_classes}
+        drawn = list(enumerate((each for each in drawing.objects if not each.crowd), start=1))
+        labels = {each: np.zeros(size, np.int32) for each in dict.fromkeys(one.class_name for _, one in drawn)}
         covered = np.zeros(size, np.int32)
-        for number, drawn in enumerate(drawn_objects, start=1):
-            inside = drawing.filled(drawn)
-            labels[drawn.class_name][inside] = number
+        areas = {number: int(drawing.filled(one).sum()) for number, one in drawn}
+        for number, one in sorted(drawn, key=lambda item: -areas[item[0]]):  # what lies on an object must not vanish
+            inside = drawing.filled(one)
+            labels[one.class_name][inside] = number
             covered += inside
         overlap = {each for each in labels if ((labels[each] > 0) & (covered > 1)).any()}
         below = max(overlap, key=lambda each: int((labels[each] > 0).sum()), default=None)
         overlapping = frozenset(() if below is None else (below,))
         every = {each: labels.get(each, no_objects(size)) for each in self.classes}
         return Scene(name, photo, numbered(every), dict.fromkeys(every, self.path.name), overlapping)
-
-
-def region_mask(folder: Path, name: str, size: tuple[int, int]) -> NDArray[np.bool_]:
-    """Return the mask (H, W) that a folder has for a photo, whatever colour its object has.
-
-    Raises:
-        EmatError: There is none, it cannot be read, or it has another size.
-    """
-    mask = read_object_mask(MaskFiles(folder).file_of(name))
-    if mask.shape != size:
-        raise EmatError(
-            "mask-size", f"the mask of {name} in {folder} has another size than the photo; save it at the photo's size"
-        )
-    return mask
 
 
 def _values(file: Path) -> NDArray[np.int32]:

@@ -6,27 +6,30 @@ what is found when it is left out.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from emat.errors import EmatError
+from emat.images import Pixels
 from emat.measure.exports import write_geojson, write_labels, write_rois
-from emat.measure.properties import DEFAULT_GROUPS, Row, object_rows, photo_rows
-from emat.measure.scene import Filters, Scene, filtered
-from emat.measure.shares import Within, add_shares
+from emat.measure.properties import DEFAULT_GROUPS, MEASURED, Row, object_rows, photo_rows
+from emat.measure.scene import Area, Filters, Mask, Scene, connected, filtered, numbered
+from emat.measure.shares import Within, add_shares, joined
 from emat.measure.tables import Table, with_scale
 from emat.measure.units import Scale, ScaleObject
 from emat.measure.verdicts import Condition, Confidence
 from emat.progress import follow
+from emat.refine.objects import separate
 
 if TYPE_CHECKING:
     from emat.inference.segmenter import Segmenter
 
 OK, NOT_OK = "OK", "NOT OK"
+FindRegion: TypeAlias = Callable[[Pixels], Mask]
 MOST_LEFT_OUT = 10  # examples that a verdict is tried on: each takes as long as a fit and a prediction
 
 
@@ -59,6 +62,32 @@ class MeasureOptions:
         if len(set(inner)) != len(inner):
             twice = next(name for name in inner if inner.count(name) > 1)
             raise EmatError("given-twice", f"--within relates {twice} to two classes; measure them one after the other")
+        for condition in self.accept:
+            self._check(condition, inner)
+
+    @property
+    def says_scale(self) -> bool:
+        """Whether the size of a pixel follows from the options, whatever the photo's file says."""
+        return self.scale is not None or self.scale_object is not None
+
+    def _check(self, condition: Condition, inner: Sequence[str]) -> None:
+        """Refuse a condition on what is not measured: a photo without objects would meet it."""
+        group = next((group for group, columns in MEASURED.items() if condition.column in columns), None)
+        if group is not None and group not in self.groups:
+            raise EmatError(
+                "unknown-column",
+                f"--accept {condition.text!r}: {condition.column} is not measured; add {group} to --properties",
+            )
+        if condition.column in ("share_within", "area_within") and condition.class_name not in inner:
+            raise EmatError(
+                "missing-option",
+                f"--accept {condition.text!r}: nothing says what {condition.class_name} is a share of; add --within, "
+                f"as in --within {condition.class_name}=leaf",
+            )
+        unit = None if self.scale is None else self.scale.unit
+        unit = unit if self.scale_object is None else self.scale_object.unit
+        if unit is not None:
+            condition.check_unit(unit)
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,7 +160,7 @@ def measure(scene: Scene, options: MeasureOptions | None = None, in_file: Scale 
     scale = options.scale or in_file
     if options.scale_object is not None:
         scale = options.scale_object.scale(scene)
-    kept = filtered(scene, options.filters, scale)
+    kept = filtered(joined(scene, options.within), options.filters, scale)
     objects = object_rows(kept, options.groups)
     photos = photo_rows(kept, objects)
     add_shares(kept, options.within, objects, photos)
@@ -173,12 +202,17 @@ def check_known(fitted: Segmenter, options: MeasureOptions) -> None:
 
 
 def left_out_confidence(
-    fitted: Segmenter, options: MeasureOptions, size: tuple[int, int], scale: Scale | None, touching: str
+    fitted: Segmenter,
+    options: MeasureOptions,
+    size: tuple[int, int],
+    scale: Scale | None,
+    touching: str,
+    regions: Mapping[str, FindRegion | None] | None = None,
 ) -> Confidence:
     """Judge every example by its own mask, and by what is predicted when it is left out.
 
     Examples are kept at a smaller size. Lengths and areas in a condition are for the photos, so they are converted as
-    if the examples had the size of a photo.
+    if the examples had the size of a photo. If an object sets the scale, that in the example does.
 
     Args:
         fitted: The segmenter.
@@ -186,11 +220,16 @@ def left_out_confidence(
         size: Height and width of a photo.
         scale: The size of its pixels.
         touching: "split" takes objects that touch apart, "together" keeps connected pixels one object.
+        regions: What finds each region that is no class, None if it was only given for the photos.
 
     Raises:
-        EmatError: Fewer than two examples can be left out, or nothing is known of a class.
+        EmatError: Fewer than two examples can be left out, or nothing is known of a class or region.
     """
+    finders = {name: find for name, find in (regions or {}).items() if find is not None}
     check_known(fitted, options)
+    _check_regions(options, [name for name in regions or {} if name not in finders])
+    within = [each for each in options.within if each.outer in (*fitted.classes_, *finders)]
+    options = replace(options, within=within)
     kept = [
         (index, one.working)
         for index, one in enumerate(fitted.examples_)
@@ -204,29 +243,61 @@ def left_out_confidence(
         )
     verdicts = []
     for index, working in follow(kept[:MOST_LEFT_OUT], min(len(kept), MOST_LEFT_OUT), "examples left out"):
-        height, width = working.photo.shape[:2]
-        magnified = (size[0] * size[1] / (height * width)) ** 0.5
-        label_map = np.zeros((height, width), np.uint8)
-        for number, name in enumerate(fitted.classes_, start=1):
-            if name in working.masks:
-                label_map[working.masks[name] == 1] = number
-        truth = Scene.of_label_map(working.photo[..., :3], label_map, fitted.classes_, touching=touching)
+        shape = (working.photo.shape[0], working.photo.shape[1])
+        magnified = (size[0] * size[1] / (shape[0] * shape[1])) ** 0.5
         others = fitted.copy().remove(index)
-        others.refine = (
-            "guided" if fitted.refine == "auto" else fitted.refine
-        )  # whether MobileSAM helps is not asked again
-        predicted = Scene.of_prediction(others.predict(working.photo), touching=touching)
-        missing = {
-            name: np.zeros((height, width), np.int32) for name in fitted.classes_ if name not in predicted.classes
-        }
-        predicted = replace(predicted, objects={**predicted.objects, **missing}, sources=truth.sources)
-        verdicts.append((_is_ok(truth, options, magnified, scale), _is_ok(predicted, options, magnified, scale)))
+        if fitted.refine == "auto":
+            others.refine = "guided"  # whether MobileSAM helps is not asked again
+        prediction = others.predict(working.photo)
+        if options.filters.smallest is not None:
+            prediction = prediction.with_all_objects()
+        found = Scene.of_prediction(prediction, touching=touching)
+        objects = {name: found.objects.get(name, np.zeros(shape, np.int32)) for name in fitted.classes_}
+        found = replace(found, objects=objects, sources=dict.fromkeys(objects, ""))
+        masks = {name: working.masks.get(name, np.zeros(shape, np.uint8)) == 1 for name in fitted.classes_}
+        way = separate if touching == "split" else connected
+        truth = replace(found, objects=numbered({name: way(mask) for name, mask in masks.items()}))
+        for name, find in finders.items():  # nobody drew a region, so it is the same for both
+            region = find(working.photo[..., :3])
+            truth, found = (each.with_class(name, region, "") for each in (truth, found))
+        is_ok = _is_ok(truth, options, magnified, scale)
+        if is_ok is not None:  # else the scale object was not drawn
+            verdicts.append((is_ok, bool(_is_ok(found, options, magnified, scale))))
+    if not verdicts:
+        raise EmatError(
+            "too-few-examples",
+            "--accept: no example shows the object that sets the scale, so nothing is known about false OKs; add "
+            "examples that show it, or judge masks with --masks",
+        )
     return Confidence.of(verdicts)
 
 
-def _is_ok(scene: Scene, options: MeasureOptions, magnified: float, scale: Scale | None) -> bool:
-    kept = filtered(scene, replace(options.filters, smallest=None))  # that is for photos of another size
+def _check_regions(options: MeasureOptions, given: Sequence[str]) -> None:
+    """Refuse verdicts on regions that were only given for the photos, and not for the examples."""
+    outer = {each.inner: each.outer for each in options.within}
+    for condition in options.accept:
+        name = condition.class_name
+        name = outer.get(name, name) if condition.column in ("share_within", "area_within") else name
+        if name in given:
+            raise EmatError(
+                "too-few-examples",
+                f"{condition.text}: the examples have no {name}, so nothing is known about false OKs; find it by "
+                f"--region {name}=otsu or a fitted file, or judge masks with --masks",
+            )
+
+
+def _is_ok(scene: Scene, options: MeasureOptions, magnified: float, scale: Scale | None) -> bool | None:
+    """Judge an example; None if it does not show the object that sets the scale, so that no photo would be judged."""
+    if options.scale_object is not None:
+        try:
+            magnified, scale = 1.0, options.scale_object.scale(scene)
+        except EmatError:
+            return None
+    smallest = options.filters.smallest
+    if smallest is not None:  # it is for photos of another size
+        smallest = Area(smallest.pixels(scale, "the first photo") / magnified**2)
+    kept = filtered(joined(scene, options.within), replace(options.filters, smallest=smallest))
     objects = object_rows(kept, options.groups)
     photos = photo_rows(kept, objects)
-    add_shares(kept, [each for each in options.within if each.outer in kept.classes], objects, photos)
+    add_shares(kept, options.within, objects, photos)
     return all(condition.holds(objects, photos, scale, magnified) for condition in options.accept)

@@ -49,38 +49,43 @@ NEAR = 3.0  # pixels: the neighbours that a pixel of the centre line is put in t
 SPUR = 1.5  # half widths: a shorter branch with a free end leads to a corner of the outline
 THIN = 2.0  # pixels from the centre line to the outline, below which pixels are counted instead
 OUTLINE_SMOOTHING = 5  # points
+OFF = 1.0  # pixels that the centre line may lie beside the middle; what is farther across belongs to another part
 TIP = 12.0  # pixels of the centre line that say in which direction it goes on
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table: what it means, and whether it is a length or an area."""
+    """A column of a table: what it means, whether it is a length or an area, and the type of its values in pixels."""
 
     meaning: str
     kind: str = ""  # LENGTH, AREA, or the unit of a number that has no other
+    type: type[float] | type[str] = float  # also int and bool, which are kinds of float
 
 
 ALWAYS = {
-    "photo": Column("name of the photo"),
-    "z": Column("plane of the stack, from 0"),
-    "t": Column("time point of the stack, from 0"),
-    "class": Column("name of the class"),
-    "id": Column("number of the object, the same in label images, ROIs and GeoJSON"),
-    "track": Column("number of the object through time: overlapping objects of successive frames have the same"),
-    "source": Column("where the mask comes from"),
+    "photo": Column("name of the photo", type=str),
+    "z": Column("plane of the stack, from 0", type=int),
+    "t": Column("time point of the stack, from 0", type=int),
+    "class": Column("name of the class", type=str),
+    "id": Column("number of the object, the same in label images, ROIs and GeoJSON", type=int),
+    "track": Column(
+        "number of the object through time, for each z by itself: objects that overlap in successive frames", type=int
+    ),
+    "source": Column("where the mask comes from", type=str),
     "reliable": Column(
         f"yes; '{UNRELIABLE}' if the forecast expects an IoU below {RELIABLE_FROM}; '{UNKNOWN}' if nothing was left "
-        "out; empty if the mask was not predicted"
+        "out; empty if the mask was not predicted",
+        type=str,
     ),
-    "score": Column("mean probability of the object's pixels; of a photo, the probability that the class is in it"),
-    "touches_border": Column("whether the object touches the photo's border, so that it may be cut off"),
-    "left": Column("left side of the box around the object", "px"),
-    "top": Column("upper side of the box", "px"),
-    "width": Column("width of the box", "px"),
-    "height": Column("height of the box", "px"),
+    "score": Column("mean probability of the object's pixels"),
+    "touches_border": Column("whether the object touches the photo's border, so that it may be cut off", type=bool),
+    "left": Column("left side of the box around the object", "px", type=int),
+    "top": Column("upper side of the box", "px", type=int),
+    "width": Column("width of the box", "px", type=int),
+    "height": Column("height of the box", "px", type=int),
     "centroid_x": Column("mean x of its pixels; the centre of the first pixel is 0", "px"),
     "centroid_y": Column("mean y of its pixels", "px"),
-    "area": Column("number of its pixels, times the area of a pixel; of a photo, that of all objects", AREA),
+    "area": Column("area of the object: the number of its pixels, times the area of a pixel", AREA, type=int),
 }
 MEASURED: dict[str, dict[str, Column]] = {
     "size": {
@@ -96,13 +101,13 @@ MEASURED: dict[str, dict[str, Column]] = {
         "solidity": Column("area over the area of the convex hull; 1 has no dents"),
         "circularity": Column("4 pi area / perimeter^2; 1 is a disc, at most 1"),
         "orientation": Column("direction of the longer axis from the x axis, counter-clockwise, 0 to 180", "degrees"),
-        "euler_number": Column("parts minus holes; pixels that touch at a corner are connected"),
+        "euler_number": Column("parts minus holes; pixels that touch at a corner are connected", type=int),
     },
     "skeleton": {
         "skeleton_length": Column("length of the centre line with all branches, to the ends of the object", LENGTH),
         "width_mean": Column("mean width across the centre line", LENGTH),
         "width_max": Column("largest width across the centre line", LENGTH),
-        "branch_points": Column("points at which the centre line branches"),
+        "branch_points": Column("points at which the centre line branches", type=int),
     },
     "intensity": {
         "intensity_mean_*": Column("mean of the original values of the channel"),
@@ -126,26 +131,36 @@ MEASURED: dict[str, dict[str, Column]] = {
     },
 }
 OF_PHOTOS = {
-    "count": Column("number of objects"),
-    "count_at_border": Column("number of those that touch the photo's border"),
-    "share": Column("share of the photo that the class covers", "%"),
-    "within": Column("class or region of which the share is a part"),
-    "within_area": Column("area of that class or region, with what lies on it", AREA),
-    "area_within": Column("area of this class inside of it", AREA),
+    "count": Column("number of objects", type=int),
+    "count_at_border": Column("number of those that touch the photo's border", type=int),
+    "share": Column("share of the photo that the objects of the class cover", "%"),
+    "within": Column("class or region of which the share is a part", type=str),
+    "within_area": Column("area of that class or region, with what lies on it", AREA, type=int),
+    "area_within": Column("area of this class inside of it", AREA, type=int),
     "share_within": Column("the second of these in percent of the first: severity", "%"),
-    "verdict": Column("OK if the photo meets every --accept, else NOT OK"),
+    "verdict": Column("OK if the photo meets every --accept, else NOT OK", type=str),
     "pixel_size": Column("side of a pixel, in the unit of the next column"),
-    "unit": Column("unit of the pixel's side; px if it is not known"),
-    "unit_source": Column("where the size of a pixel comes from"),
+    "unit": Column("unit of the pixel's side; px if it is not known", type=str),
+    "unit_source": Column("where the size of a pixel comes from", type=str),
 }
 
 
-def column_of(name: str) -> Column:
-    """Return what a column means, also one of a channel or a mean over objects.
+OTHERWISE_OF_PHOTOS = {  # what columns mean in the table of photos, if that is something else than of an object
+    "score": Column("probability that the class is in the photo"),
+    "area": Column(
+        "area of all objects of the class: the number of their pixels, times the area of a pixel", AREA, int
+    ),
+}
+
+
+def column_of(name: str, table: str = "objects") -> Column:
+    """Return what a column of a table means, also one of a channel or a mean over objects.
 
     >>> column_of("mean_perimeter").kind, column_of("intensity_sum_DAPI").meaning
     ('length', 'sum of the original values of the channel DAPI')
     """
+    if table == "photos" and name in OTHERWISE_OF_PHOTOS:
+        return OTHERWISE_OF_PHOTOS[name]
     if name in OF_PHOTOS:
         return OF_PHOTOS[name]
     for columns in (ALWAYS, *MEASURED.values()):
@@ -156,12 +171,18 @@ def column_of(name: str) -> Column:
             return replace(column, meaning=f"{column.meaning} {name[len(intensity) - 1 :]}")
     if name.startswith("mean_"):
         inner = column_of(name.removeprefix("mean_"))
-        return replace(inner, meaning=f"mean over the objects: {inner.meaning}")
+        return replace(inner, meaning=f"mean over the objects: {inner.meaning}", type=float)
     if name.startswith("percent_"):
         return Column(f"share of the object that {name.removeprefix('percent_')} covers", "%")
     if name.startswith("id_of_"):
-        return Column(f"number of the {name.removeprefix('id_of_')} that the object lies in")
+        return Column(f"number of the {name.removeprefix('id_of_')} that the object lies in", type=int)
     raise KeyError(name)
+
+
+def object_columns(groups: Sequence[str]) -> list[str]:
+    """The columns that objects have whatever is found, for a table without any; those of channels are not known."""
+    usual = [name for name in ALWAYS if name not in ("z", "t", "track")]
+    return [*usual, *(name for group in groups for name in MEASURED[group] if not name.endswith("*"))]
 
 
 def read_groups(text: str) -> tuple[str, ...]:
@@ -307,10 +328,11 @@ def _filled(hull: ConvexHull, shape: tuple[int, ...]) -> Mask:
     """
     rows, columns = np.arange(shape[0])[:, None], np.arange(shape[1])
     edges = hull.equations  # (edges, 3): y and x of the normal, offset; with a pixel inside, the sum is below 0
-    left, right = edges[edges[:, 1] < 0], edges[edges[:, 1] > 0]
+    left, right, flat = edges[edges[:, 1] < 0], edges[edges[:, 1] > 0], edges[edges[:, 1] == 0]
     first = (-(left[:, 2] + left[:, 0] * rows) / left[:, 1]).max(axis=1)
     last = (-(right[:, 2] + right[:, 0] * rows) / right[:, 1]).min(axis=1)
-    return (columns >= first[:, None] - ON_EDGE) & (columns <= last[:, None] + ON_EDGE)
+    between = (flat[:, 2] + flat[:, 0] * rows <= ON_EDGE).all(axis=1)  # the upper and the lower side, if they are level
+    return (columns >= first[:, None] - ON_EDGE) & (columns <= last[:, None] + ON_EDGE) & between[:, None]
 
 
 def _hull_of_outline(mask: Mask) -> ConvexHull:
@@ -544,10 +566,10 @@ def _steps(pixels: NDArray[np.int64], tree: cKDTree) -> NDArray[np.int64]:
 def _widths(
     line: Points, outline: Points, nearest: NDArray[np.int64], half: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Return the distances across, which do not change if the centre line is half a pixel beside the middle."""
+    """Return the distances across, which do not change if the centre line lies beside the middle."""
     here = outline[nearest]
     opposite = outline[cKDTree(outline).query(2 * line - here)[1]]
-    return np.minimum(np.linalg.norm(here - opposite, axis=1), 2 * half + 1)
+    return np.minimum(np.linalg.norm(here - opposite, axis=1), 2 * half + 2 * OFF)
 
 
 def _counted_widths(mask: Mask, skeleton: Mask, near: NDArray[np.object_], length: float) -> NDArray[np.float64]:

@@ -478,5 +478,7 @@ ul { padding-left: 1.2rem }
   main { padding: 0; max-width: none } h2 { break-after: avoid } .card, tr, .photo { break-inside: avoid }
   thead { display: table-header-group } .sheet { grid-template-columns: repeat(3, 1fr) } .photo img { height: 4.2cm }
   .charts { grid-template-columns: repeat(4, 1fr); gap: .6rem } .scroll { overflow: visible; border: 0 }
+  table { font-size: 8pt } th, td { padding: .2rem .35rem } th { white-space: normal; vertical-align: bottom }
+  details::details-content { content-visibility: visible; block-size: auto } dl { font-size: 8pt }
   * { print-color-adjust: exact; -webkit-print-color-adjust: exact } @page { margin: 1.6cm } }
 """

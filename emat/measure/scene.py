@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -20,7 +21,8 @@ from scipy import ndimage
 from emat.errors import EmatError
 from emat.formats.class_names import label_type
 from emat.formats.drawing import LabelMap
-from emat.images import VOID, Pixels
+from emat.images import VOID, Pixels, Reading, read_values
+from emat.images.stacks import open_stack
 from emat.refine.objects import separate
 
 if TYPE_CHECKING:
@@ -175,14 +177,55 @@ class Scene:
         """The number of the object at every pixel (H, W). What overlaps lies below."""
         return self._painted(lambda _, labels: labels)
 
+    @property
+    def has_layers(self) -> bool:
+        """Whether a pixel may be of several objects, so that one image cannot show all of them whole."""
+        several = np.zeros(self.size, np.int32)
+        for labels in self.objects.values():
+            if has_objects(labels):
+                several += labels > 0
+        return bool(self.overlapping) or bool((several > 1).any())
+
     def _painted(self, value: Callable[[int, Labels], Labels]) -> Labels:
+        """Paint classes that overlap first; of others share pixels where a hole was filled, and there the smaller."""
         image = np.zeros(self.size, np.int32)
+        covered = np.zeros(self.size, np.int64)  # areas of the objects that were painted, but for classes that overlap
         below_first = sorted(enumerate(self.objects, start=1), key=lambda item: item[1] not in self.overlapping)
         for index, name in below_first:
             labels = self.objects[name]
-            if has_objects(labels):
-                image = np.where(labels > 0, value(index, labels), image)
+            if not has_objects(labels):
+                continue
+            areas = np.bincount(labels.ravel())[labels]
+            on_top = (labels > 0) & ((covered == 0) | (areas < covered))
+            image = np.where(on_top, value(index, labels), image)
+            if name not in self.overlapping:
+                covered = np.where(on_top, areas, covered)
         return image
+
+    def with_values(self, path: Path, reading: Reading | None = None) -> Scene:
+        """Return the scene with the original values of its photo's file, such as those of 16 bits.
+
+        Args:
+            path: The file, or the folder of an OME-Zarr.
+            reading: How it was read; by default as photos usually are.
+
+        Raises:
+            EmatError: The file cannot be read, has several planes, or is not the photo.
+        """
+        reading = reading or Reading()
+        stack = open_stack(path, reading)
+        if stack is None:
+            values = read_values(path, reading=reading)
+            channels = () if values is None else channel_names(values.shape[2])
+        else:
+            values, channels = stack.values(stack.only_plane(reading.project), reading.project), stack.channels
+        if values is not None and values.shape[:2] != self.size:
+            raise EmatError(
+                "mask-size",
+                f"{path} is {values.shape[1]} x {values.shape[0]}, but the photo that was predicted is "
+                f"{self.size[1]} x {self.size[0]}; give the same file",
+            )
+        return replace(self, values=values, channels=channels)
 
     def with_class(self, name: str, mask: Mask, source: str) -> Scene:
         """Return the scene with one more class, whose mask is whole although others lie on it."""

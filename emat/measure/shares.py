@@ -8,7 +8,7 @@ is.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from scipy import ndimage
 from emat.errors import EmatError
 from emat.images import Pixels
 from emat.measure.properties import Row, _skimage
-from emat.measure.scene import ALL_AROUND, Labels, Mask, Scene
+from emat.measure.scene import ALL_AROUND, Labels, Mask, Scene, numbered
 
 BORDER_SHARE = 0.5  # of the photo's border: what covers more of it is the ground
 
@@ -73,6 +73,33 @@ def add_shares(scene: Scene, shares: Sequence[Within], objects: Sequence[Row], p
                 home = np.bincount(covered[inner == number])
                 home[0] = 0
                 row[f"id_of_{share.outer}"] = int(home.argmax()) if home.any() else None
+
+
+def joined(scene: Scene, shares: Sequence[Within]) -> Scene:
+    """Return the scene in which a leaf that lies around its lesion is one object.
+
+    In a label map, a lesion is a hole of its leaf, and objects that touch are split at necks: on both sides of the
+    lesion there would be half a leaf.
+    """
+    objects = dict(scene.objects)
+    for share in shares:
+        outer = scene.check_class(share.outer)
+        if outer in scene.overlapping:
+            continue
+        labels, inner = objects[outer], scene.mask(scene.check_class(share.inner))
+        holes, count = ndimage.label(ndimage.binary_fill_holes(labels > 0) & (labels == 0), ALL_AROUND)
+        numbers = np.arange(labels.max(initial=0) + 1)
+        is_covered = np.asarray(ndimage.mean(inner, holes, np.arange(1, count + 1))) > 0.5
+        for hole, window in enumerate(ndimage.find_objects(holes), start=1):
+            if not is_covered[hole - 1]:
+                continue
+            around = tuple(slice(max(0, side.start - 1), side.stop + 1) for side in window)
+            rim = ndimage.binary_dilation(holes[around] == hole, ALL_AROUND)
+            touching = np.unique(numbers[labels[around][rim]])
+            touching = touching[touching > 0]
+            numbers[np.isin(numbers, touching)] = touching.min(initial=len(numbers))
+        objects[outer] = numbers[labels].astype(np.int32)
+    return replace(scene, objects=numbered(objects))
 
 
 def whole_objects(scene: Scene, share: Within) -> Labels:

@@ -19,7 +19,7 @@ from emat.measure.exports import Placed
 from emat.measure.measuring import MeasureOptions, judged
 from emat.measure.properties import PhotoSums, Row, object_rows, photo_rows
 from emat.measure.scene import Scene, channel_names, connected, filtered, no_objects, numbered
-from emat.measure.shares import Within, add_shares
+from emat.measure.shares import Within, add_shares, joined
 from emat.measure.tables import with_scale
 from emat.measure.units import Scale
 from emat.refine.objects import separate
@@ -103,11 +103,11 @@ class SlideMeasurement:
         if self.slide.is_deep and "intensity" in self.options.groups:
             values = self.slide.values(region.view.top, region.view.left, *size)
             scene = replace(scene, values=values, channels=channel_names(values.shape[2]))
-        kept = filtered(scene, self.options.filters, self.scale)
+        related = [share for share in self.options.within if share.inner in region.marks]
+        kept = filtered(joined(scene, related), self.options.filters, self.scale)
         rows = object_rows(kept, self.options.groups)
         for row in rows:
             self._sums.add(row)
-        related = [share for share in self.options.within if share.inner in region.marks]
         photos = photo_rows(kept, rows)
         add_shares(kept, related, rows, photos)
         for share in related:

@@ -8,14 +8,14 @@ is empty. The number of pixels, `area_px`, is always there. `columns.csv` says w
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from emat.errors import needs_extra
 from emat.formats.results import csv_cells
-from emat.measure.properties import AREA, LENGTH, Row, Value, column_of
+from emat.measure.properties import AREA, LENGTH, Row, Value, column_of, object_columns
 from emat.measure.units import METRES, Scale
 from emat.outputs import whole_file
 
@@ -104,6 +104,10 @@ def cell(value: Value) -> str:
     return str(value)
 
 
+def _none() -> Iterator[Row]:
+    return iter(())
+
+
 @dataclass(frozen=True)
 class Table:
     """A table whose rows may be read several times, and are never all in memory."""
@@ -113,9 +117,9 @@ class Table:
     columns: Sequence[TableColumn]
 
     @classmethod
-    def of(cls, name: str, rows: Callable[[], Iterator[Row]]) -> Table:
-        """Make a table of rows, and choose its columns."""
-        return cls(name, rows, columns_for(rows()))
+    def of(cls, name: str, rows: Callable[[], Iterator[Row]], otherwise: Callable[[], Iterator[Row]] = _none) -> Table:
+        """Make a table of rows, and choose its columns; of `otherwise`, if there are no rows."""
+        return cls(name, rows, columns_for(rows()) or columns_for(otherwise()))
 
     def values(self) -> list[dict[str, Value]]:
         """Return all rows in real units, with the names of the columns."""
@@ -142,7 +146,7 @@ class Table:
             pyarrow.field(
                 column.name,
                 kinds[self._kind(column)],
-                metadata={"unit": column.written_unit, "meaning": column_of(column.key).meaning},
+                metadata={"unit": column.written_unit, "meaning": column_of(column.key, self.name).meaning},
             )
             for column in self.columns
         ]
@@ -153,19 +157,25 @@ class Table:
                 writer.write_table(pyarrow.table(values, schema=schema))
 
     def _kind(self, column: TableColumn) -> type:
-        return self._kinds().get(column.key, float) if not column.power or column.unit == PIXEL else float
+        return column_of(column.key, self.name).type if not column.power or column.unit == PIXEL else float
 
-    def _kinds(self) -> Mapping[str, type]:
-        if "kinds" not in self.__dict__:  # found once; a frozen dataclass has no other place for it
-            found: dict[str, set[type]] = {}
-            for row in self.rows():
-                for key, value in row.items():
-                    if value is not None:
-                        found.setdefault(key, set()).add(type(value))
-            widest = (str, float, int, bool)
-            self.__dict__["kinds"] = {key: next(k for k in widest if k in kinds) for key, kinds in found.items()}
-        kinds: Mapping[str, type] = self.__dict__["kinds"]
-        return kinds
+
+def tables_of(
+    objects: Callable[[], Iterator[Row]], photos: Callable[[], Iterator[Row]], groups: Sequence[str]
+) -> tuple[Table, Table]:
+    """Make the tables of objects and of photos.
+
+    Args:
+        objects: Gives the rows of the objects. If there is none, the table still has columns.
+        photos: Gives the rows of photos and classes.
+        groups: Which groups of properties were measured.
+    """
+
+    def like_objects() -> Iterator[Row]:
+        said = ("pixel_size", "unit", "unit_source")
+        return ({**dict.fromkeys(object_columns(groups)), **{key: row[key] for key in said}} for row in photos())
+
+    return Table.of("objects", objects, like_objects), Table.of("photos", photos)
 
 
 def write_tables(out: Path, tables: Sequence[Table], formats: Sequence[str]) -> None:
@@ -184,7 +194,7 @@ def write_dictionary(path: Path, tables: Sequence[Table]) -> None:
         writer.writerow(["table", "column", "unit", "meaning"])
         for table in tables:
             for column in table.columns:
-                cells = (table.name, column.name, column.written_unit, column_of(column.key).meaning)
+                cells = (table.name, column.name, column.written_unit, column_of(column.key, table.name).meaning)
                 writer.writerow(csv_cells(cells))
 
 

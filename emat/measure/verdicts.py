@@ -15,6 +15,8 @@ from emat.errors import EmatError
 from emat.measure.properties import AREA, LENGTH, Row, column_of
 from emat.measure.units import Scale
 
+PIXEL, PERCENT = "px", "%"
+
 OPERATORS: dict[str, Callable[[float, float], bool]] = {
     "==": operator.eq, "!=": operator.ne, "<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt,
 }  # fmt: skip
@@ -39,7 +41,7 @@ class Condition:
     over_objects: str | None  # of OVER_OBJECTS
     operator: str
     value: float
-    unit: str | None  # of a length or an area; None for pixels
+    unit: str | None  # of a length or an area, or PIXEL; None if nothing was said
 
     @classmethod
     def read(cls, text: str, classes: Sequence[str]) -> Condition:
@@ -78,13 +80,17 @@ class Condition:
                 f"--accept {text!r}: a class has {', '.join(OF_CLASS)}; for a column of the objects, add max, min, "
                 f"mean or sum, as in {name}.{column}.max",
             )
-        unit = match["unit"] if match["unit"] not in ("px", "%", None) else None
-        unit = None if unit is None else unit.rstrip("2²").replace("µ", "u").replace("μ", "u")
+        written = match["unit"] or ""
+        unit = written.rstrip("2²").replace("µ", "u").replace("μ", "u") if written not in ("", PERCENT) else None
         condition = cls(text, name, column, over or None, match["operator"], float(match["value"]), unit)
         kind = condition.kind
-        is_area = (match["unit"] or "").endswith(("2", "²"))
-        if unit is not None and (kind not in (LENGTH, AREA) or is_area != (kind == AREA)):
-            raise EmatError("unknown-unit", f"--accept {text!r}: {column} is not measured in {match['unit']}")
+        kinds = {
+            "": (kind,),
+            PERCENT: (PERCENT,),
+            PIXEL: (LENGTH, AREA, PIXEL),
+        }.get(written, (AREA if written.endswith(("2", "²")) else LENGTH,))
+        if kind not in kinds:
+            raise EmatError("unknown-unit", f"--accept {text!r}: {column} is not measured in {written}")
         return condition
 
     @property
@@ -98,7 +104,10 @@ class Condition:
             ) from None
 
     def holds(self, objects: Sequence[Row], photos: Sequence[Row], scale: Scale | None, magnified: float = 1.0) -> bool:
-        """Whether a photo meets the condition. One without objects of the class meets every upper limit.
+        """Whether a photo meets the condition.
+
+        One without objects of the class meets every upper limit. What is not known meets no condition, such as the
+        share of a leaf on a photo without one.
 
         Args:
             objects: The rows of its objects, in pixels.
@@ -107,23 +116,44 @@ class Condition:
             magnified: How many pixels of the photo a pixel of the rows is wide, if they were measured on a small copy.
 
         Raises:
-            EmatError: The condition has a unit and the photo has none, or the column was not measured.
+            EmatError: The condition has a unit and the photo has none, or only the photo has one, or the column was not
+                measured.
         """
         power = {LENGTH: 1, AREA: 2}.get(self.kind, 0)
-        value = self._measured(objects, photos) * magnified**power
-        if self.unit is not None:
+        measured = self._measured(objects, photos)
+        if scale is not None:
+            self.check_unit(scale.unit)
+        if measured is None:
+            return False
+        value = measured * magnified**power
+        if self.unit not in (None, PIXEL):
             if scale is None:
                 raise EmatError(
                     "unknown-pixel-size",
                     f"--accept {self.text!r} has a unit, but the size of a pixel is not known; use px",
                 )
-            value *= scale.in_unit(self.unit).side ** power
+            value *= scale.in_unit(str(self.unit)).side ** power
         return OPERATORS[self.operator](value, self.value)
 
-    def _measured(self, objects: Sequence[Row], photos: Sequence[Row]) -> float:
+    def check_unit(self, unit: str) -> None:
+        """Refuse a length or an area without a unit where tables are in a real one; nothing is nothing in all units.
+
+        Raises:
+            EmatError: It could be meant in pixels or in the unit.
+        """
+        if self.unit is None and self.value and self.kind in (LENGTH, AREA):
+            number, square = f"{self.value:g}", "2" if self.kind == AREA else ""
+            raise EmatError(
+                "unclear-option",
+                f"--accept {self.text!r} has no unit, and the photos are measured in {unit}; write "
+                f"{number}{unit}{square} or {number}px",
+            )
+
+    def _measured(self, objects: Sequence[Row], photos: Sequence[Row]) -> float | None:
         if self.over_objects is None:
             row = next(each for each in photos if each["class"] == self.class_name)
-            return float(row.get(self.column) or 0)
+            value = row.get(self.column)
+            return float(value) if isinstance(value, (int, float)) else None
         own = [each for each in objects if each["class"] == self.class_name]
         values = [each[self.column] for each in own if self.column in each]
         if own and not values:
@@ -185,9 +215,11 @@ class Confidence:
                 "examples that must be refused."
             )
         low, high = self.interval
-        called = f"{self.false_ok} {'was' if self.false_ok == 1 else 'were'} called OK"
+        called, alarms = (
+            f"{count} {'was' if count == 1 else 'were'} called" for count in (self.false_ok, self.false_alarms)
+        )
         return (
-            f"Of {self.not_ok} examples that are NOT OK, {called} when left out: expect "
+            f"Of {self.not_ok} examples that are NOT OK, {called} OK when left out: expect "
             f"{self.false_ok / self.not_ok:.0%} false OKs ({low:.0%} to {high:.0%} with so few examples). Of "
-            f"{self.examples - self.not_ok} that are OK, {self.false_alarms} called NOT OK."
+            f"{self.examples - self.not_ok} that are OK, {alarms} NOT OK."
         )

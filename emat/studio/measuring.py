@@ -27,7 +27,7 @@ from emat.measure.properties import GROUPS, UNRELIABLE, Row, Value
 from emat.measure.report_html import Report, histogram, picture_of, place_of, versions, write_report
 from emat.measure.scene import TOUCHING_RULES, Area
 from emat.measure.shares import Within, otsu_region
-from emat.measure.tables import TABLES, Table, write_tables
+from emat.measure.tables import TABLES, Table, tables_of, write_tables
 from emat.measure.tracks import Tracks, with_track
 from emat.measure.units import Scale, ScaleObject
 from emat.measure.verdicts import Condition
@@ -361,7 +361,7 @@ def write_measurements(session: Session, queries: Sequence[StudioQuery], out: Pa
             write_export(format, path, found.scene, found.scale, found.table())
     if not rows["photos"]:
         raise EmatError("not-measured", f"no photo could be measured: {skipped[0][1] if skipped else 'there is none'}")
-    objects, photos = (Table.of(name, rows[name].__iter__) for name in TABLES)
+    objects, photos = tables_of(rows["objects"].__iter__, rows["photos"].__iter__, GROUPS)
     write_tables(out, (objects, photos), formats)
     write_report(out / "report.html", _report(session, queries, objects, photos, pictures, skipped))
 
@@ -383,9 +383,10 @@ def _report(
     notes = []
     if options.accept and session.segmenter.classes_:
         scale = options.scale or scale_of_file(queries[0].photo)
-        notes = [
-            left_out_confidence(session.segmenter, options, queries[0].photo.size, scale, chosen.touching).sentence()
-        ]
+        regions = {OTSU: otsu_region} if chosen.outer == OTSU else {}
+        size = queries[0].photo.size
+        found = left_out_confidence(session.segmenter, options, size, scale, chosen.touching, regions)
+        notes = [found.sentence()]
     settings = {
         "share": f"{chosen.inner} within {chosen.outer}" if options.within else "",
         "smallest object": chosen.smallest or "a tenth of the smallest example",

@@ -166,7 +166,7 @@ def test_a_region_that_is_no_class_is_found_by_otsu_or_in_a_folder(masked: Path)
 def test_verdicts_are_told_and_strict_fails(masked: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ("--masks", masked / "masks", masked / "photos", "-o", masked / "out", "--accept", "coin.count == 1")
     assert run("measure", *words) == 0
-    assert "2 of 3 photos are OK, 1 are NOT OK" in capsys.readouterr().out
+    assert "2 of 3 photos are OK, 1 NOT OK" in capsys.readouterr().out
     assert {row["photo"]: row["verdict"] for row in rows_of(masked / "out" / "photos.csv")} == {
         "a.jpg": "OK",
         "b.jpg": "OK",
@@ -174,6 +174,9 @@ def test_verdicts_are_told_and_strict_fails(masked: Path, capsys: pytest.Capture
     }
     assert run("measure", *words, "--strict", "--json") == 1
     assert json.loads(capsys.readouterr().out)["not_ok"] == ["none.jpg"]
+    (masked / "photos" / "broken.jpg").write_bytes(b"no photo")
+    assert run("measure", *words, "--strict") == 1, "a photo that is NOT OK is not hidden by one that was left out"
+    assert run("measure", *words) == 3
 
 
 def test_a_verdict_tells_how_many_false_oks_to_expect(
@@ -319,7 +322,7 @@ def test_every_channel_of_a_microscope_is_measured(tmp_path: Path) -> None:
     assert row["area_um2"] == "150"
     for index, channel in enumerate(("DAPI", "GFP")):
         assert float(row[f"intensity_mean_{channel}"]) == values[index, 10:30, 10:40].mean()
-    stack = open_stack(tmp_path / "out" / "zarr" / "a.ome.ome.zarr", Reading())
+    stack = open_stack(tmp_path / "out" / "zarr" / "a.ome.zarr", Reading())
     assert stack is not None
     assert np.array_equal(stack.values(Plane(None, None), "none")[..., 0], mask // 255)
     assert stack.pixel == (0.5, 0.5, "micrometer")

@@ -18,7 +18,7 @@ from emat.measure.properties import (
     read_groups,
 )
 from emat.refine.objects import split_touching
-from tests.measure.shapes import bar, disc, ring, row_of, scene_of
+from tests.measure.shapes import Mask, bar, disc, ring, row_of, scene_of
 from tests.raises import raises_code
 
 ONE_PERCENT = 0.01
@@ -74,6 +74,11 @@ def test_a_line_has_its_length_and_width_at_any_angle(width: int, degrees: float
     assert row["width_mean"] == pytest.approx(drawn, rel=ONE_PERCENT, abs=0.03)
     assert drawn - 0.1 <= float(row["width_max"] or 0) <= max(1.2 * drawn, drawn + 0.5)
     assert row["branch_points"] == 0
+
+
+def test_a_width_does_not_depend_on_where_the_centre_line_lies() -> None:
+    mask = bar(300, 15, -5)  # its skeleton is a pixel beside the middle for a third of its length
+    assert row_of(mask, "skeleton")["width_mean"] == close(mask.sum() / 300)
 
 
 def test_the_centre_line_of_a_ring_is_a_circle() -> None:
@@ -201,3 +206,11 @@ def test_every_column_has_a_meaning() -> None:
 def test_a_group_that_does_not_exist_is_named() -> None:
     with raises_code("unknown-choice", "'colour'", "size, shape"):
         read_groups("size,colour")
+
+
+@pytest.mark.parametrize("mask", [disc(10), disc(40), np.pad(np.ones((20, 20), bool), 30)])
+def test_the_hull_does_not_depend_on_where_an_object_lies(mask: Mask) -> None:
+    rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
+    cut = hull_of(mask[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1])
+    whole = hull_of(mask)
+    assert (whole.area, whole.longest, whole.shortest) == pytest.approx((cut.area, cut.longest, cut.shortest))

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from emat.measure import Filters, Scene
+from emat.measure.exports import label_planes
 from emat.measure.scene import Area, filtered
 from emat.measure.units import Scale
 from tests.measure.shapes import disc, ring, scene_of
@@ -54,6 +55,18 @@ def test_a_hole_that_holds_another_object_of_the_class_stays_its_own() -> None:
     kept = filtered(scene_of(ring(30, 60) | disc(20)), Filters(fill_holes=True))
     assert kept.mask("a").sum() == disc(60).sum()
     assert int((kept.objects["a"] == kept.objects["a"][250, 250]).sum()) == disc(20).sum()
+
+
+@pytest.mark.parametrize("names", [("leaf", "lesion"), ("lesion", "leaf")])
+def test_what_lies_in_a_filled_hole_is_still_seen(names: tuple[str, str]) -> None:
+    masks = {"leaf": ring(30, 60), "lesion": disc(20)}
+    kept = filtered(scene_of(*(masks[name] for name in names), names=names), Filters(fill_holes=True))
+    assert np.array_equal(kept.mask("leaf"), disc(60))
+    assert np.array_equal(kept.label_map == 1 + names.index("lesion"), disc(20))
+    assert np.array_equal(kept.label_map == 1 + names.index("leaf"), disc(60) & ~disc(20))
+    planes, planes_of = label_planes(kept)
+    assert planes_of == list(names)
+    assert (planes > 0).sum() == disc(60).sum() + disc(20).sum(), "every object is whole in a plane of its own"
 
 
 def test_a_region_lies_below_the_classes() -> None:

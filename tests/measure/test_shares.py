@@ -35,6 +35,21 @@ def test_the_share_of_a_photo_and_of_each_leaf() -> None:
     assert [row["id_of_leaf"] for row in lesions] == [None, leaves[0]["id"]]
 
 
+def test_a_leaf_around_its_lesion_is_one_leaf() -> None:
+    label_map = np.zeros((300, 700), np.uint8)
+    label_map[70:230, 40:240] = 2
+    label_map[70:230, 400:600] = 2
+    label_map[:, :500][np.roll(disc(30), (-100, -110), (0, 1))[:300]] = 1
+    label_map[120:180, 470:530] = 0  # a hole in which no lesion is
+    scene = Scene.of_label_map(np.zeros((300, 700, 3), np.uint8), label_map, ("lesion", "leaf"), "a.png")
+    pieces = np.unique(scene.objects["leaf"][:, :300])[1:]
+    leaves = [row for row in measure(scene, LESION_IN_LEAF).objects if row["class"] == "leaf"]
+    assert len(pieces) > 1, "otherwise this test shows nothing"
+    on_the_left = [row for row in leaves if float(row["centroid_x"] or 0) < 300]
+    assert [row["percent_lesion"] for row in on_the_left] == [pytest.approx(100 * disc(30).sum() / 32000)]
+    assert len(leaves) > 2, "nothing says that the other leaf is one"
+
+
 def test_a_leaf_that_overlaps_is_taken_as_it_is() -> None:
     cut = leaf_with_lesion()
     whole = cut.mask("leaf") | (cut.mask("lesion") & (np.arange(100)[:, None] > 20))

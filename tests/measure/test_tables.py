@@ -9,7 +9,7 @@ from pyarrow import parquet
 
 from emat.measure import MeasureOptions, measure
 from emat.measure.properties import Row
-from emat.measure.tables import Table, write_dictionary
+from emat.measure.tables import Table, tables_of, write_dictionary
 from emat.measure.units import Scale
 from tests.measure.shapes import disc, scene_of
 
@@ -81,6 +81,36 @@ def test_csv_and_parquet_agree_and_say_what_columns_mean(tmp_path: Path) -> None
     assert set(explained) == set(read.column_names)
     assert all(row["meaning"] for row in explained.values())
     assert explained["area_um2"]["unit"] == "um2"
+
+
+def test_a_table_without_objects_has_its_columns(tmp_path: Path) -> None:
+    scale = Scale(0.5, "um", "test")
+    groups = ("size", "intensity")
+
+    def tables(radius: float) -> tuple[Table, Table]:
+        found = measure(scene_of(disc(radius)), MeasureOptions(groups=groups, scale=scale))
+        return tables_of(lambda: iter(found.objects), lambda: iter(found.photos), groups)
+
+    (empty, _), (full, _) = tables(0), tables(50)
+    assert {column.name for column in full.columns if "intensity" not in column.name} == names(empty)
+    for name, each in (("empty", empty), ("full", full)):
+        each.write_csv(tmp_path / f"{name}.csv")
+        each.write_parquet(tmp_path / f"{name}.parquet")
+    assert (tmp_path / "empty.csv").read_text().startswith("photo,class,id,")
+    schema, expected = (parquet.read_schema(tmp_path / f"{name}.parquet") for name in ("empty", "full"))
+    assert {name: schema.field(name).type for name in schema.names} == {
+        name: expected.field(name).type for name in expected.names if "intensity" not in name
+    }
+
+
+def test_the_dictionary_is_about_the_table(tmp_path: Path) -> None:
+    found = measure(scene_of(disc(50)), MeasureOptions(groups=()))
+    write_dictionary(tmp_path / "columns.csv", tables_of(lambda: iter(found.objects), lambda: iter(found.photos), ()))
+    with (tmp_path / "columns.csv").open() as file:
+        meanings = {(row["table"], row["column"]): row["meaning"] for row in csv.DictReader(file)}
+    assert meanings["objects", "area_px"].startswith("area of the object")
+    assert meanings["photos", "area_px"].startswith("area of all objects")
+    assert meanings["photos", "score"] == "probability that the class is in the photo"
 
 
 def test_no_cell_is_a_formula(tmp_path: Path) -> None:

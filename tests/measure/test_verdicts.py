@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from emat.measure import MeasureOptions, measure
+from emat.measure import MeasureOptions, Scene, measure
+from emat.measure.shares import Within
 from emat.measure.units import Scale
 from emat.measure.verdicts import Condition, Confidence
 from tests.measure.shapes import bar, scene_of
@@ -14,11 +15,9 @@ NOTHING = scene_of(np.zeros((50, 50), bool), names=("hair crack",))
 MM = Scale(0.05, "mm", "test")
 
 
-def is_ok(
-    text: str, scene: object = SCENE, scale: Scale | None = None, groups: tuple[str, ...] = ("skeleton",)
-) -> bool:
+def is_ok(text: str, scene: Scene = SCENE, scale: Scale | None = None, groups: tuple[str, ...] = ("skeleton",)) -> bool:
     condition = Condition.read(text, ["hair crack", "hair"])
-    found = measure(scene, MeasureOptions(groups=groups, scale=scale, accept=(condition,)))  # type: ignore[arg-type]
+    found = measure(scene, MeasureOptions(groups=groups, scale=scale, accept=(condition,)))
     assert found.photos[0]["verdict"] == ("OK" if found.verdict else "NOT OK")
     return bool(found.verdict)
 
@@ -54,6 +53,8 @@ def test_limits_may_have_a_unit() -> None:
         ("hair crack.width_max.median <= 3", "unknown-choice"),
         ("hair crack.area <= 3mm", "unknown-unit"),
         ("hair crack.count <= 3mm", "unknown-unit"),
+        ("hair crack.count <= 3px", "unknown-unit"),
+        ("hair crack.area <= 3%", "unknown-unit"),
         ("hair crack.colour.max <= 3", "unknown-column"),
     ],
 )
@@ -62,9 +63,31 @@ def test_what_is_no_condition_is_refused(text: str, code: str) -> None:
         Condition.read(text, ["hair crack", "hair"])
 
 
-def test_a_column_that_was_not_measured_is_named() -> None:
-    with raises_code("unknown-column"):
-        is_ok("hair crack.width_max.max <= 3", groups=("size",))
+@pytest.mark.parametrize("scene", [SCENE, NOTHING])
+def test_a_column_that_was_not_measured_is_named(scene: Scene) -> None:
+    with raises_code("unknown-column", "add skeleton to --properties"):
+        is_ok("hair crack.width_max.max <= 3", scene, groups=("size",))
+    with raises_code("missing-option", "--within hair crack=leaf"):
+        is_ok("hair crack.share_within <= 3%", scene)
+
+
+def test_a_limit_without_a_unit_could_be_pixels_or_millimetres() -> None:
+    assert is_ok("hair crack.area >= 0", scale=MM), "nothing is nothing in every unit"
+    assert not is_ok("hair crack.width_max.max <= 0.6px", scale=MM)
+    with raises_code("unclear-option", "write 0.6mm or 0.6px"):
+        is_ok("hair crack.width_max.max <= 0.6", scale=MM)
+    from_file = MeasureOptions(accept=(Condition.read("hair crack.area <= 5", ["hair crack"]),))
+    with raises_code("unclear-option", "write 5mm2 or 5px"):
+        measure(SCENE, from_file, in_file=MM)
+
+
+def test_severity_of_a_leaf_that_is_not_there_is_not_ok() -> None:
+    conditions = (Condition.read("lesion.share_within <= 5%", ["lesion", "leaf"]),)
+    options = MeasureOptions(groups=(), within=(Within("lesion", "leaf"),), accept=conditions)
+    nothing = np.zeros((50, 50), bool)
+    leaf = np.ones((50, 50), bool)
+    assert measure(scene_of(nothing, leaf, names=("lesion", "leaf")), options).verdict is True
+    assert measure(scene_of(nothing, nothing, names=("lesion", "leaf")), options).verdict is False
 
 
 def test_false_oks_are_counted_among_what_is_not_ok() -> None:
