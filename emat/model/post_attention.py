@@ -34,7 +34,7 @@ from emat.model.group_norm import (
 )
 
 SMALL_PAIR = 4 * 2**20  # up to this many bytes of one pair's residual, the plain formula was measured to be faster
-CHUNK_SHARE = 48  # a chunk takes this part of the workspace: 0.5 MB on a CPU, so that several fit its second-level cache
+CHUNK_SHARE = 48  # a chunk takes this part of the workspace: 0.5 MB on a CPU, so that several fit its fast cache
 
 
 class PostAttentionWeights(NamedTuple):
