@@ -259,8 +259,9 @@ def test_the_forecast_is_near_to_what_ten_new_photos_reach() -> None:
             reached.append((found & mask).sum() / (found | mask).sum())
         forecast = segmenter.forecast_["it"].iou
         assert forecast is not None
-        misses.append(abs(forecast - float(np.mean(reached))))
-    assert np.mean(misses) < 0.1, misses
+        misses.append(forecast - float(np.mean(reached)))
+    assert np.mean(np.abs(misses)) < 0.11, misses
+    assert np.mean(misses) < 0.02, "it does not flatter"
 
 
 def _stack(path: Path, seed: int) -> NDArray[np.bool_]:

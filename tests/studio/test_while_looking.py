@@ -56,7 +56,7 @@ def test_what_is_asked_for_while_photos_are_looked_at_again_is_whole(answered: S
 def test_the_picture_of_what_has_just_left_the_page_is_empty_and_no_error(answered: Session) -> None:
     no_studio: Any = None
     pictures = [answer for _, path, answer in ANSWERS if path.endswith((".jpg", ".png"))]
-    assert len(pictures) == 6
+    assert len(pictures) == 7
     for kind in ("drafts", "photos"):
         request = Request({"type": "http", "query_string": b"", "path_params": {"key": 99, "kind": kind}})
         for answer in pictures:
