@@ -34,7 +34,8 @@ HEAD_RANGE = 1e-4  # the head's probabilities are kept that far from 0 and 1
 SCORE_RANGE = 1e-6  # and its scores that far
 LARGEST_LOGIT = 50.0
 # How much a presence rule counts beside the head's presence where no photo lacks the class. Missed classes and false
-# alarms, in per cent, with five examples (20 classes of PASCAL's training list; five of steel and nuclei, even photos):
+# alarms, in per cent, with five examples (20 classes of PASCAL's training list; five of steel and nuclei, even photos;
+# by a script that was not kept):
 #   1         9.8, 27.1;  0, 53.3
 #   0.75      9.8, 25.4;  0, 60.0
 #   0.5      10.7, 22.9;  0, 90.0

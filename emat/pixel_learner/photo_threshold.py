@@ -68,10 +68,11 @@ def learn_threshold(logits: Sequence[Tensor], labels: Sequence[Tensor]) -> Photo
         return None
     values, targets, weights = [], [], []
     for one, label in zip(logits, labels, strict=True):
-        known = label.flatten() <= 1
+        pixels, truth = one.flatten().cpu(), label.flatten().cpu()  # doubles, which not every device has
+        known = truth <= 1
         step = 1 + int(known.sum()) // MOST_CALIBRATING
-        values.append(one.flatten()[known][::step].double())
-        targets.append(label.flatten()[known][::step].double())
+        values.append(pixels[known][::step].double())
+        targets.append(truth[known][::step].double())
         weights.append(torch.full_like(values[-1], 1 / max(1, len(values[-1]))))
     x, y, weight = torch.cat(values), torch.cat(targets), torch.cat(weights) / len(logits)
     design = torch.stack([x, torch.ones_like(x)], dim=1)  # (n, 2)
