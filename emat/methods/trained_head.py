@@ -652,6 +652,11 @@ class StartingHead:
         before |= {key: self.metadata[key] for key in ("trained_tasks", "command") if key in self.metadata}
         return {"started_from": json.dumps(before), "classes": json.dumps(self._all_classes(classes))}
 
+    def weights_for(self, method: Method) -> dict[str, Tensor]:
+        """Return the head's weights, with zeros for those correlation channels of `method` that it was not trained on."""
+        wanted = method.trained_weights()
+        return {name: _with_more_channels(tensor, wanted.get(name)) for name, tensor in self.head.tensors.items()}
+
     def _all_classes(self, trained: Sequence[str]) -> list[str] | None:
         """The classes of both trainings; None if the file does not list its own."""
         if self.training.classes is None:
@@ -661,8 +666,19 @@ class StartingHead:
         return [*trained, *earlier]
 
 
+def _with_more_channels(weight: Tensor, wanted: Tensor | None) -> Tensor:
+    """Pad a weight (out, C, ...) with zeros to the number of channels of `wanted`, if that has more."""
+    if wanted is None or weight.ndim < 2 or weight.ndim != wanted.ndim or weight.shape[1] >= wanted.shape[1]:
+        return weight
+    more = weight.new_zeros(len(weight), wanted.shape[1] - weight.shape[1], *weight.shape[2:])
+    return torch.cat([weight, more], dim=1)
+
+
 def starting_head(name: str | None, method: str, backbone: str | None) -> StartingHead | None:
     """Load the head that a training run starts from.
+
+    A head for the first part of a stack can start a head for the stack: it does not look at the channels of the other
+    parts at first, and learns to.
 
     Args:
         name: The head's file or name; None if the run starts from random weights.
@@ -674,11 +690,12 @@ def starting_head(name: str | None, method: str, backbone: str | None) -> Starti
     """
     if name is None:
         return None
-    head, metadata = load_head(name, backbone), head_metadata(name)
-    for word, theirs, ours in (
-        ("method", head.method, method),
-        ("backbone", metadata.get("backbone", backbone), backbone),
-    ):
+    metadata = head_metadata(name)
+    own_backbone = metadata.get("backbone", backbone)
+    head = load_head(name, own_backbone)
+    if backbone is not None and own_backbone is not None and backbone.startswith(f"{own_backbone}+"):
+        own_backbone = backbone
+    for word, theirs, ours in (("method", head.method, method), ("backbone", own_backbone, backbone)):
         if theirs != ours and not (word == "method" and share_heads(theirs, method)):
             raise EmatError(
                 "wrong-head", f"{name} is a head for the {word} {theirs}, not {ours}; train with --{word} {theirs}"

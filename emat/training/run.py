@@ -97,7 +97,7 @@ class _Run:
             options.method, options.backbone, image_size=options.size, device=fabric.device, shape=options.shape
         )
         if started_from is not None:
-            self.method.load_trained_weights(started_from.head.tensors)
+            self.method.load_trained_weights(started_from.weights_for(self.method))
         drawn_from = data.tasks.drawn_from
         per_epoch = options.tasks_per_epoch or len(drawn_from.entries)
         total = min(options.epochs * per_epoch, options.max_tasks or options.epochs * per_epoch)
