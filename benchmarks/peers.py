@@ -5,10 +5,13 @@
     python benchmarks/peers.py absent --data DATA --out runs/peers --tasks 100
     python benchmarks/peers.py table runs/peers
     python benchmarks/peers.py levels --data DATA --pairs 60
+    python benchmarks/peers.py channels --data DATA --pairs 120
 
 DATA holds pascal/, voc2012-masks.zip, splits/, domain/nuclei and domain/steel. A finished evaluation is not repeated
 and a stopped one goes on, so `run` may be given again for more sets and methods. `levels` shows the scores of the best
 patches on pairs of train-list photos with and without the class, and the presence rule that follows from them.
+`channels` shows what the channels of the stack of EfficientNet-Lite2 and MobileSAM are worth to the prototype, on the
+same pairs at 384 pixels.
 """
 
 import argparse
@@ -29,10 +32,22 @@ from emat.datasets.layouts import open_dataset
 from emat.evaluation.absence import area_under_curve
 from emat.evaluation.results import read_results, summaries_of
 from emat.features import FeatureCache
+from emat.images import VOID
+from emat.methods.prototype import FOREGROUND_MARGIN, Prototype
 from emat.methods.registry import build_method
 from emat.methods.training_free import PatchMethod, best_patches
 
 BACKBONE = "efficientnet-lite2"
+STACK = "efficientnet-lite2+mobilesam"
+CHANNEL_GROUPS = {
+    "EfficientNet-Lite2, blocks 18 to 20": (range(28, 42),),
+    "MobileSAM, stages 3 and 4": (range(45, 55),),
+    "MobileSAM, stages 2 to 4 and neck": (range(42, 59),),
+    "blocks 18 to 20, stages 2 to 4 and neck": (range(28, 59),),
+    "blocks 18 to 20, stages 3 and 4": (range(28, 42), range(45, 55)),
+    "blocks 18 to 20, neck": (range(28, 42), range(55, 59)),
+}
+MARGINS = np.linspace(-0.05, 0.3, 36)
 PROMPTED = ("persam", "matcher", "gf-sam")
 FREE = ("prototype", "promi", "whitened", "frost", "insid3", *PROMPTED)
 HEADS = {"emat": "emat", "emat-prior": "emat-prior"}
@@ -54,7 +69,7 @@ ABSENT_SETS = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("act", choices=("run", "absent", "table", "levels"))
+    parser.add_argument("act", choices=("run", "absent", "table", "levels", "channels"))
     parser.add_argument("results", nargs="?", type=Path, help="folder of results, for the table")
     parser.add_argument("--data", type=Path)
     parser.add_argument("--out", type=Path, default=Path("runs/peers"))
@@ -69,6 +84,8 @@ def main() -> None:
         print(tables(arguments.results or arguments.out))
     elif arguments.act == "levels":
         levels(arguments.data, arguments.methods.split(","), arguments.pairs)
+    elif arguments.act == "channels":
+        channels(arguments.data, arguments.pairs)
     else:
         run(arguments, SETS if arguments.act == "run" else ABSENT_SETS)
 
@@ -192,6 +209,41 @@ def best_score(
     asked = method.encode_query(cache.features_of(query, dataset.image))
     shown = method.support_patches(cache.features_of(support, dataset.image), mask)
     return float(best_patches(method.scores(asked, shown).view(1, *asked.grid)))
+
+
+@torch.no_grad()
+def channels(data: Path, count: int) -> None:
+    """Print what groups of the stack's channels are worth: masks where the class is there, and presence."""
+    dataset = open_dataset(data / "pascal", None, data / "voc2012-masks.zip")
+    method = build_method("prototype", STACK, image_size=384)
+    assert isinstance(method, Prototype)
+    method.channels = slice(None)
+    cache = FeatureCache(method, memory_bytes=2**33)
+    pairs = []
+    for query, support, way in train_pairs(dataset, data / "splits" / "pascal" / "trn", count):
+        asked, mask = cache.features_of(query, dataset.image), torch.from_numpy(dataset.mask(support) == way).float()
+        shown = method.encode_support(cache.features_of(support, dataset.image), mask)
+        patches = method.encode_query(asked)[0]  # (C, h, w, d)
+        near, far = (torch.einsum("chwd,cd->chw", patches, each) for each in (shown.foreground, shown.background))
+        pairs.append((near, far, torch.from_numpy(dataset.mask(query)), way))
+    print("| channels | mIoU | at the best margin of each photo | AUC of presence |\n|---|---:|---:|---:|")
+    for name, parts in CHANNEL_GROUPS.items():
+        chosen = [channel for part in parts for channel in part]
+        usual, best = [], []
+        for near, far, labels, way in pairs[::2]:
+            ahead = (near[chosen] - far[chosen]).mean(dim=0)
+            map_ = F.interpolate(ahead[None, None], labels.shape, mode="bilinear", align_corners=True)[0, 0]
+            overlaps = [_iou(map_ >= float(margin), labels, way) for margin in (FOREGROUND_MARGIN, *MARGINS)]
+            usual.append(overlaps[0])
+            best.append(max(overlaps))
+        scores = [float(best_patches(near[chosen].mean(dim=0)[None])) for near, *_ in pairs]
+        auc = area_under_curve(np.array(scores[::2]), np.array(scores[1::2]))
+        print(f"| {name} | {100 * np.mean(usual):.1f} | {100 * np.mean(best):.1f} | {100 * auc:.1f} |", flush=True)
+
+
+def _iou(mask: torch.Tensor, labels: torch.Tensor, way: int) -> float:
+    inside = labels == way
+    return float((mask & inside).sum() / ((mask & (labels != VOID)) | inside).sum().clamp_min(1))
 
 
 def logistic(scores: torch.Tensor, truth: torch.Tensor) -> tuple[float, float]:

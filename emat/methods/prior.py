@@ -43,7 +43,8 @@ PRIOR_WEIGHT = 1.0
 RIVALRY = 0.8
 PRESENCE_SHARE, ABSENCE_SHARE, MASK_MARGIN = 0.1, 1.0, 0.2
 # EfficientNet-Lite2's last block tells classes apart best (AUC of presence 0.93, all of the prototype's blocks 0.92).
-PRESENCE_RULES = {"efficientnet-lite2": PrototypePresence(level=0.21, first_channel=8)}
+LAST_BLOCK = PrototypePresence(level=0.21, first_channel=8, end_channel=14)
+PRIOR_PRESENCE = {"efficientnet-lite2": LAST_BLOCK, "efficientnet-lite2+mobilesam": LAST_BLOCK}
 LIKELY = 0.5  # scores and probabilities from which a way, and a pixel of its mask, count when masks are compared
 LARGEST_LOGIT = 8.0  # of presence: more certainty than this should not decide a mask on its own
 
@@ -89,7 +90,7 @@ class PriorMethod(CorrelationMethod[QueryWithPrior, SupportWithPrior]):
         self.name = f"{network.method}-prior"
         assert backbone.spec is not None
         self.prior_channels = class_channels(backbone.spec.name)
-        self.presence_rule = PRESENCE_RULES.get(backbone.spec.name, PrototypePresence())
+        self.presence_rule = PRIOR_PRESENCE.get(backbone.spec.name, PrototypePresence())
 
     def encode_support(self, features: Features, mask: Tensor) -> SupportWithPrior:
         """Encode a support for the network, and average its tokens inside and outside of the mask."""

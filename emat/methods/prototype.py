@@ -13,9 +13,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from emat.backbone import Backbone
 from emat.backbone.tokens import Grid
 from emat.methods.base import Features
-from emat.methods.training_free import CERTAIN_LOGIT, PatchEvidence, TrainingFreeMethod, best_patches, coverage
+from emat.methods.training_free import (
+    CERTAIN_LOGIT,
+    LAST_BLOCKS,
+    PatchEvidence,
+    TrainingFreeMethod,
+    best_patches,
+    coverage,
+)
 
 FOREGROUND_MARGIN, SHARPNESS = 0.05, 15.0  # a patch is foreground if it is nearer to the foreground by this margin
 PRESENCE_LEVEL, PRESENCE_SHARPNESS = 0.28, 17.0
@@ -38,6 +46,11 @@ class Prototype(TrainingFreeMethod[Tensor, Prototypes]):
     name = "prototype"
     support_type = Prototypes
 
+    def __init__(self, backbone: Backbone, image_size: int | None = None) -> None:
+        super().__init__(backbone, image_size)
+        assert backbone.spec is not None
+        self.presence_rule = PRESENCE_RULES.get(backbone.spec.name, PrototypePresence())
+
     def encode_query(self, features: Features) -> Tensor:
         """Normalise the patch vectors: (1, C, h, w, d)."""
         return unit_patches(features.tensors[0][None].float(), self.backbone.grid(*features.size))
@@ -48,7 +61,7 @@ class Prototype(TrainingFreeMethod[Tensor, Prototypes]):
 
     def compare(self, query: Tensor, supports: Sequence[Prototypes]) -> list[PatchEvidence]:
         """Compare with each support on its own."""
-        return [patch_evidence(query, support) for support in supports]
+        return [patch_evidence(query, support, self.presence_rule) for support in supports]
 
 
 def make_prototypes(tokens: Tensor, mask: Tensor, grid: Grid) -> Prototypes:
@@ -73,6 +86,11 @@ class PrototypePresence:
 
     level: float = PRESENCE_LEVEL  # the cosine at which presence is undecided
     first_channel: int = 0  # the prototypes' channels from this one on are compared
+    end_channel: int | None = None  # up to this one
+
+
+# MobileSAM knows objects but not classes: it helps to draw masks, not to tell whether a class is there.
+PRESENCE_RULES = {"efficientnet-lite2+mobilesam": PrototypePresence(end_channel=len(LAST_BLOCKS))}
 
 
 def unit_patches(tokens: Tensor, grid: Grid) -> Tensor:
@@ -88,7 +106,8 @@ def patch_evidence(query: Tensor, support: Prototypes, rule: PrototypePresence =
         )
     near = _similarity(query, support.foreground)  # (B, h, w)
     far = torch.zeros_like(near) if support.background is None else _similarity(query, support.background)
-    best = best_patches(_similarity(query[:, rule.first_channel :], support.foreground[rule.first_channel :]))
+    channels = slice(rule.first_channel, rule.end_channel)
+    best = best_patches(_similarity(query[:, channels], support.foreground[channels]))
     return PatchEvidence(
         torch.sigmoid(PRESENCE_SHARPNESS * (best - rule.level)), SHARPNESS * (near - far - FOREGROUND_MARGIN)
     )

@@ -653,7 +653,7 @@ class StartingHead:
         return {"started_from": json.dumps(before), "classes": json.dumps(self._all_classes(classes))}
 
     def weights_for(self, method: Method) -> dict[str, Tensor]:
-        """Return the head's weights, with zeros for those correlation channels of `method` that it was not trained on."""
+        """Return the head's weights, with zeros for correlation channels of `method` that it was not trained on."""
         wanted = method.trained_weights()
         return {name: _with_more_channels(tensor, wanted.get(name)) for name, tensor in self.head.tensors.items()}
 

@@ -37,10 +37,13 @@ from emat.methods.base import (
     TrainingBatch,
 )
 
-# Channels that tell classes apart; other backbones use all. EfficientNet-Lite2's are those of blocks 18 to 20.
-CHANNELS: Mapping[str, slice] = {
-    "efficientnet-lite2": slice(28, 42),
-    "efficientnet-lite2+mobilesam": slice(28, 59),
+# Channels that tell classes apart; other backbones use all. EfficientNet-Lite2's are those of blocks 18 to 20,
+# MobileSAM's those of its last two stages: with its other maps too, masks were worse
+# (`python benchmarks/peers.py channels`).
+LAST_BLOCKS = tuple(range(28, 42))
+CHANNELS: Mapping[str, tuple[int, ...]] = {
+    "efficientnet-lite2": LAST_BLOCKS,
+    "efficientnet-lite2+mobilesam": (*LAST_BLOCKS, *range(45, 55)),
 }
 BEST_SHARE = 0.05  # share of the patches, those that resemble the class most, that decide on presence
 CERTAIN_LOGIT = 15.0  # a logit that leaves no doubt
@@ -90,9 +93,9 @@ class TrainingFreeMethod(Method[QueryT, SupportT, PatchEvidence]):
         )
 
 
-def class_channels(backbone: str) -> slice:
+def class_channels(backbone: str) -> list[int] | slice:
     """Return which correlation channels of a backbone are compared by methods that do not learn to weigh them."""
-    return CHANNELS.get(backbone, slice(None))
+    return list(CHANNELS[backbone]) if backbone in CHANNELS else slice(None)
 
 
 def coverage(mask: Tensor, grid: Grid) -> tuple[Tensor, Tensor]:

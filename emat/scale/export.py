@@ -281,7 +281,7 @@ def export_segmenter(segmenter: Segmenter, path: Path, size: tuple[int, int] = D
 
     Raises:
         EmatError: If a part cannot be exported, packages are missing, the file cannot be written, or the graph's
-            maps differ by more than 1e-4 or scores by more than 0.01.
+            maps differ by more than 1e-3 or scores by more than 0.01.
     """
     _packages()
     check_output(path)

@@ -12,8 +12,8 @@ from emat.methods.prior import (
     ABSENCE_SHARE,
     LARGEST_LOGIT,
     MASK_MARGIN,
-    PRESENCE_RULES,
     PRESENCE_SHARE,
+    PRIOR_PRESENCE,
     PRIOR_WEIGHT,
     RIVALRY,
     PriorMethod,
@@ -59,7 +59,7 @@ def test_the_evidence_of_a_shot_is_the_mean_of_both_logits(prior: PriorMethod) -
     untrained = patch_evidence(
         free.encode_query(features(free, 1)),
         free.encode_support(features(free, 2), corner_mask()),
-        PRESENCE_RULES["efficientnet-lite2"],
+        PRIOR_PRESENCE["efficientnet-lite2"],
     )
     assert trained.presence is not None
     assert joint.presence is not None

@@ -20,7 +20,7 @@ from emat.methods.base import Thresholds
 from emat.methods.registry import build_method
 from emat.model import Shape
 from emat.pixel_learner.learner import PixelLearner
-from emat.scale.export import HeadGraph, SegmenterGraph
+from emat.scale.export import TOLERANCE, HeadGraph, SegmenterGraph
 from tests.cli.command import run
 from tests.raises import raises_code
 from tests.scale.conftest import photo_of
@@ -50,7 +50,7 @@ def assert_same_answers(graph: SegmenterGraph, segmenter: Segmenter) -> None:
     for index, photo in enumerate(photos):
         expected = segmenter.predict_unrefined(photo)
         np.testing.assert_allclose(scores[index], list(expected.scores.values()), atol=1e-5)
-        np.testing.assert_allclose(maps[index], np.stack(list(expected.maps.values())), atol=1e-4)
+        np.testing.assert_allclose(maps[index], np.stack(list(expected.maps.values())), atol=TOLERANCE)
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Segmenter, Path]
     segmenter = tiny_dinov2("emat", learns=True)
     path = tmp_path_factory.mktemp("export") / "tiny.onnx"
     written = export_segmenter(segmenter, path, (48, 64))
-    assert written.difference < 1e-4
+    assert written.difference < TOLERANCE
     assert written.inputs == {"photo": ["batch", 48, 64, 3]}
     return segmenter, path
 
