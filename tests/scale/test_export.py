@@ -50,7 +50,7 @@ def assert_same_answers(graph: SegmenterGraph, segmenter: Segmenter) -> None:
     for index, photo in enumerate(photos):
         expected = segmenter.predict_unrefined(photo)
         np.testing.assert_allclose(scores[index], list(expected.scores.values()), atol=1e-5)
-        np.testing.assert_allclose(maps[index], np.stack(list(expected.maps.values())), atol=TOLERANCE)
+        np.testing.assert_allclose(maps[index], np.stack(list(expected.maps.values())), atol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_onnxruntime_answers_as_predict_in_any_batch(exported: tuple[Segmenter, 
         for index, number in enumerate(numbers):
             expected = segmenter.predict_unrefined(photo_of(number))
             np.testing.assert_allclose(scores[index], list(expected.scores.values()), atol=1e-4)
-            np.testing.assert_allclose(maps[index], np.stack(list(expected.maps.values())), atol=1e-4)
+            np.testing.assert_allclose(maps[index], np.stack(list(expected.maps.values())), atol=TOLERANCE)
     metadata = session.get_modelmeta().custom_metadata_map
     assert json.loads(metadata["classes"]) == ["square"]
     assert float(metadata["mask_threshold"]) == segmenter.thresholds.mask
@@ -188,7 +188,7 @@ def test_the_example_runs_it_without_torch_and_emat(exported: tuple[Segmenter, P
     assert done.returncode == 0, done.stderr
     assert "square" in done.stdout
     labels = np.array(Image.open(tmp_path / "labels.png"))
-    expected = segmenter.predict(photo_of(8))
+    expected = segmenter.predict_unrefined(photo_of(8))
     drawn = (expected.probability("square") >= 0.5) & (expected.scores["square"] >= 0.5)
     assert (labels.astype(bool) == drawn).mean() > 0.999
 
