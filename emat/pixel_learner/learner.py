@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from emat.backbone import Backbone, build_backbone
+from emat.backbone.base import Stack
 from emat.backbone.mobilesam import find_mobilesam
 from emat.errors import EmatError
 from emat.images import Pixels
@@ -69,7 +70,7 @@ class PixelLearner:
             method: The method.
             thresholds: Those of its head.
             encoder: Whether to learn from the maps of MobileSAM's encoder; by default if its weights are on this
-                machine and the method's backbone does not hold it already.
+                machine. Where it is a part of the method's backbone, that part is taken.
             fetch: Whether to download these weights where they are wanted and not here.
 
         Raises:
@@ -80,21 +81,21 @@ class PixelLearner:
                 "unsupported-method",
                 f"the method {method.name!r} has no backbone whose maps could be learnt from; use --no-learn",
             )
-        backbone: Backbone = method.backbone  # type: ignore[assignment]
-        assert backbone.spec is not None
-        holds_encoder = ENCODER in backbone.spec.name.split("+")
-        if fetch and encoder is not False and not holds_encoder and not is_offline():
+        backbone, held = _without_encoder(method.backbone)  # type: ignore[arg-type]
+        sees_encoder = held is not None or _name(backbone) == ENCODER
+        if fetch and encoder is not False and not sees_encoder and not is_offline():
             fetch_mobilesam()
         if encoder is None:
-            encoder = find_mobilesam() is not None and not holds_encoder
-        if encoder and find_mobilesam() is None:
+            encoder = held is not None or (find_mobilesam() is not None and _name(backbone) != ENCODER)
+        if not encoder:
+            return cls(backbone, thresholds)
+        if held is None and find_mobilesam() is None:
             raise EmatError(
                 "weights-missing",
                 "this segmenter learnt from MobileSAM's features, whose weights are not on this machine; run `emat "
                 "weights fetch mobilesam`, or load it with learn=False",
             )
-        device = next(backbone.parameters()).device
-        return cls(backbone, thresholds, _shared_encoder(device) if encoder else None)
+        return cls(backbone, thresholds, held or _shared_encoder(next(backbone.parameters()).device))
 
     def features(self, photo: Pixels, side: int = WORKING_SIDE) -> PixelFeatures:
         """Compute the features of a photo (H, W, 3) whose longest side is brought to `side` pixels."""
@@ -281,6 +282,20 @@ class PixelLearner:
         answer = torch.sigmoid((certain + logit(own.presence)).clamp(-LARGEST_LOGIT, LARGEST_LOGIT))
         drawn = (found >= thresholds.mask).flatten(1).any(dim=1)
         return torch.where(drawn, answer, answer.clamp(max=thresholds.presence * ALMOST))
+
+
+def _without_encoder(backbone: Backbone) -> tuple[Backbone, Backbone | None]:
+    """A stack of a backbone and MobileSAM's encoder as its two parts; any other backbone as it is, and None."""
+    if isinstance(backbone, Stack) and len(backbone.parts) == 2:
+        first, second = backbone.parts
+        if _name(second) == ENCODER:
+            return first, second
+    return backbone, None
+
+
+def _name(backbone: Backbone) -> str:
+    assert backbone.spec is not None
+    return backbone.spec.name
 
 
 @lru_cache(maxsize=2)

@@ -8,8 +8,11 @@ import torch
 
 from emat import Example, Segmenter
 from emat.backbone import build_backbone
+from emat.backbone.base import Stack
 from emat.backbone.mobilesam import MobileSAMEncoder
-from emat.backbone.registry import BACKBONES
+from emat.backbone.registry import BACKBONES, find_backbone
+from emat.methods.base import Thresholds
+from emat.methods.registry import build_method
 from emat.pixel_learner.features import PixelFeatures, pixel_features
 from emat.pixel_learner.learner import PixelLearner
 from emat.pixel_learner.regression import REDUCED, LabelledPhoto, Training
@@ -56,6 +59,16 @@ def test_a_classifier_of_main_directions_is_one_of_all_features() -> None:
     columns = (trained.samples.points[own][:, 0] * 16).long()
     whole = trained.by_fold[1].logits(photos[1].features.batch)[0, 0]
     torch.testing.assert_close(whole[rows, columns], trained.left_out[own, 0], atol=1e-3, rtol=1e-3)
+
+
+def test_the_parts_of_a_stack_are_learnt_from_as_if_they_were_alone() -> None:
+    method = build_method("emat", find_backbone("efficientnet-lite2+mobilesam").build())
+    stack = method.backbone
+    assert isinstance(stack, Stack)
+    learner = PixelLearner.of(method, Thresholds())
+    assert learner.backbone is stack.parts[0]
+    assert learner.encoder is stack.parts[1]
+    assert PixelLearner.of(method, Thresholds(), encoder=False).encoder is None
 
 
 def test_a_file_says_which_features_it_needs(
