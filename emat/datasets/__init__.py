@@ -12,7 +12,7 @@ published ones.
 (366, 500)
 """
 
-from emat.datasets.dataset import Dataset, PhotoEntry
+from emat.datasets.dataset import Dataset
 from emat.datasets.layouts import open_dataset
 
-__all__ = ["Dataset", "PhotoEntry", "open_dataset"]
+__all__ = ["Dataset", "open_dataset"]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from emat.datasets.dataset import Dataset, class_fractions
 from emat.errors import EmatError
-from emat.images import same_scale
+from emat.images import same_scale, size_in_words
 
 EXAMPLES_SHOWN = 3  # shown for each kind of finding
 NAMES_AT_ONCE = 256  # names given to the threads at a time, so that a check that is interrupted ends soon
@@ -132,14 +132,10 @@ def _inspect(dataset: Dataset, name: str, has_photo: bool, decode: bool) -> Insp
     resized = dataset.masks_root != dataset.root and size and shape and same_scale(size, shape)
     if size and shape and size != shape and not resized:
         turned = " (turned by a quarter)" if size == shape[::-1] else ""
-        findings.append(("mask of another size", f"{name}: mask {_size(shape)}, photo {_size(size)}{turned}"))
+        findings.append(("mask of another size", f"{name}: mask {size_in_words(shape)}, photo {size_in_words(size)}{turned}"))
     unknown = [number for number in present if number > len(dataset.classes)]
     if unknown:
         findings.append(("unknown class id", f"{name}: {', '.join(map(str, unknown))}"))
     if shape and not present:
         findings.append(("no class in mask", name))
     return Inspection(name, tuple(c for c in present if c <= len(dataset.classes)), tuple(findings))
-
-
-def _size(shape: tuple[int, ...]) -> str:
-    return f"{shape[1]} x {shape[0]}"

@@ -204,10 +204,7 @@ class CocoPngDataset(TreeDataset):
 
     def mask(self, name: str) -> Pixels:
         """Return class indices, (H, W) uint8."""
-        if name not in self._masks:
-            raise self.unknown(name)
-        path = self._masks[name]
-        return read_mask(self._tree.source(path), name=self._tree.describe(path))
+        return self._read_mask(name, read_mask)
 
 
 class MaskCache:

@@ -6,11 +6,9 @@ made from masks all need this for every mask. Each mask is read once, and the re
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
-from typing import overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,14 +24,6 @@ from emat.progress import tell_first
 
 BACKGROUND = 0
 NAME_OF_CLASSES = {VOC_CLASSES: "pascal", COCO_CLASSES: "coco"}
-
-
-@dataclass(frozen=True)
-class PhotoEntry:
-    """The name of a photo and the class indices in its mask, ascending, without background (0) and void (255)."""
-
-    name: str
-    classes: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -142,11 +132,6 @@ class Dataset(ABC):
         """The name in fold lists and reports: `pascal` or `coco` if it has their classes, else the folder's name."""
         return NAME_OF_CLASSES.get(self.classes, self.root.resolve().stem)
 
-    @cached_property
-    def entries(self) -> Sequence[PhotoEntry]:
-        """An entry for every name. A mask is read when its entry is first used."""
-        return _EntriesFromMasks(self)
-
     @abstractmethod
     def image(self, name: str) -> Pixels:
         """Read a photo.
@@ -232,28 +217,3 @@ class Dataset(ABC):
             "no-such-mask",
             f"{self.root} has no mask named {name!r}; check that the list and the data set belong together",
         )
-
-
-class _EntriesFromMasks(Sequence[PhotoEntry]):
-    def __init__(self, dataset: Dataset) -> None:
-        self._dataset = dataset
-        self._read: dict[str, PhotoEntry] = {}
-
-    def __len__(self) -> int:
-        return len(self._dataset.names)
-
-    @overload
-    def __getitem__(self, index: int) -> PhotoEntry: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[PhotoEntry]: ...
-    def __getitem__(self, index: int | slice) -> PhotoEntry | Sequence[PhotoEntry]:
-        if isinstance(index, slice):
-            return [self._entry(name) for name in self._dataset.names[index]]
-        return self._entry(self._dataset.names[index])
-
-    def _entry(self, name: str) -> PhotoEntry:
-        if name not in self._read:
-            count = len(self._dataset.classes)
-            present = tuple(c for c in class_fractions(self._dataset.stored_mask(name)) if c <= count)
-            self._read[name] = PhotoEntry(name, present)
-        return self._read[name]

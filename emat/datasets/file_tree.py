@@ -7,15 +7,17 @@ import os
 import threading
 import zipfile
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, TypeVar
 
 from emat.datasets.dataset import Dataset, Missing, PackedPhoto
 from emat.errors import EmatError
 from emat.files import LARGEST_TEXT, as_text, limited, open_input, walk
 from emat.images import Pixels, photo_size, read_photo
+
+Value = TypeVar("Value")
 
 LARGEST_MEMBER = 1 << 30  # bytes of one photo or mask, unpacked
 DEEPEST = 4  # levels below the root; the deepest known layout is VOCdevkit/VOC2012/ImageSets/Segmentation
@@ -139,7 +141,12 @@ class TreeDataset(Dataset):
 
     _tree: FileTree
     _photos: Mapping[str, str]  # name -> path in the tree
-    _masks: Mapping[str, str] = {}
+    _masks: Mapping[str, str] = {}  # the same in the tree of the masks
+    _separate_masks: FileTree | None = None  # the tree of the masks, if it is not that of the photos
+
+    @property
+    def _mask_tree(self) -> FileTree:
+        return self._separate_masks or self._tree
 
     @property
     def has_photos(self) -> bool:
@@ -163,7 +170,7 @@ class TreeDataset(Dataset):
 
     def mask_file(self, name: str) -> Path | None:
         """Return the path of the mask; None in a zip."""
-        return None if self._tree.zipped or name not in self._masks else self._tree.root / self._masks[name]
+        return None if self._mask_tree.zipped or name not in self._masks else self._mask_tree.root / self._masks[name]
 
     def packed_photo(self, name: str) -> PackedPhoto | None:
         """Return the photo's file inside the zip; None in a folder."""
@@ -177,6 +184,13 @@ class TreeDataset(Dataset):
             yield from (Missing("photo", name) for name in self.names if name not in self._photos)
             masked = set(self.names)
             yield from (Missing("mask", name) for name in self._photos if name not in masked)
+
+    def _read_mask(self, name: str, read: Callable[..., Value]) -> Value:
+        """Read the file of a mask by one of the functions of `emat.images`."""
+        if name not in self._masks:
+            raise self.unknown(name)
+        path = self._masks[name]
+        return read(self._mask_tree.source(path), name=self._mask_tree.describe(path))
 
     def _photo(self, name: str) -> str:
         if not self._photos:

@@ -68,11 +68,7 @@ class FolderDataset(TreeDataset):
 
         If there is only one class, white on black means that class and not void (`read_one_class_mask`).
         """
-        if name not in self._masks:
-            raise self.unknown(name)
-        path = self._masks[name]
-        read = read_one_class_mask if len(self.classes) == 1 else read_mask
-        return read(self._tree.source(path), name=self._tree.describe(path))
+        return self._read_mask(name, read_one_class_mask if len(self.classes) == 1 else read_mask)
 
 
 class ClassFoldersDataset(TreeDataset):
@@ -97,10 +93,7 @@ class ClassFoldersDataset(TreeDataset):
 
     def mask(self, name: str) -> LabelMap:
         """Return class indices, (H, W): the index of the photo's class where its object is, 255 if unknown."""
-        if name not in self._masks:
-            raise self.unknown(name)
-        path = self._masks[name]
-        drawn = read_object(self._tree.source(path), name=self._tree.describe(path))
+        drawn = self._read_mask(name, read_object)
         label_map: LabelMap = np.zeros(drawn.inside.shape, label_type(self.classes))
         label_map[drawn.inside] = self._index[_class_of(name)]
         label_map[drawn.void] = VOID

@@ -11,7 +11,7 @@ from emat.datasets.dataset import Missing
 from emat.datasets.file_tree import FileTree, TreeDataset
 from emat.errors import EmatError
 from emat.formats.class_names import VOC_CLASSES, class_names_in
-from emat.images import MASK_SUFFIXES, PHOTO_SUFFIXES, Pixels, read_mask, resize_mask, same_scale
+from emat.images import MASK_SUFFIXES, PHOTO_SUFFIXES, Pixels, read_mask, resize_mask, same_scale, size_in_words
 from emat.progress import tell_once
 
 MASK_FOLDERS = ("SegmentationClassAug", "SegmentationClass")  # the first contains all masks of the second
@@ -47,9 +47,8 @@ class PascalDataset(TreeDataset):
             EmatError: There are no masks, or none of them belongs to a photo.
         """
         self.root = root
-        self._apart = masks
         self._tree = FileTree(root)
-        self._mask_tree = self._tree if masks is None else FileTree(masks)
+        self._separate_masks = None if masks is None else FileTree(masks)
         folder = voc_mask_folder(self._mask_tree)
         if folder is None:
             folder = _only_mask_folder(self._mask_tree)
@@ -76,31 +75,24 @@ class PascalDataset(TreeDataset):
     @property
     def masks_root(self) -> Path:
         """Where the masks are: the root, unless they were given separately."""
-        return self.root if self._apart is None else self._apart
+        return self._mask_tree.root
 
     def mask(self, name: str) -> Pixels:
         """Return class indices, (H, W) uint8. A mask that was given separately is resized to its photo."""
         mask = self.stored_mask(name)
-        if self._apart is None or (size := self.image_size(name)) == mask.shape:
+        if self._separate_masks is None or (size := self.image_size(name)) == mask.shape:
             return mask
         if not same_scale(mask.shape, size):
             raise EmatError(
                 "mask-size",
-                f"{self._mask_tree.describe(self._masks[name])} is {_size(mask.shape)} pixels and its photo "
-                f"{_size(size)}, which have different shapes; correct one of them or leave both out",
+                f"{self._mask_tree.describe(self._masks[name])} is {size_in_words(mask.shape)} pixels and its photo "
+                f"{size_in_words(size)}, which have different shapes; correct one of them or leave both out",
             )
         return resize_mask(mask, size)
 
     def stored_mask(self, name: str) -> Pixels:
         """Return class indices, (H, W) uint8, at the size of the mask's file."""
-        if name not in self._masks:
-            raise self.unknown(name)
-        path = self._masks[name]
-        return read_mask(self._mask_tree.source(path), name=self._mask_tree.describe(path))
-
-    def mask_file(self, name: str) -> Path | None:
-        """Return the path of the mask; None in a zip."""
-        return None if self._mask_tree.zipped or name not in self._masks else self._mask_tree.root / self._masks[name]
+        return self._read_mask(name, read_mask)
 
     def missing(self) -> Iterator[Missing]:
         """Give the masks without a photo, and the names in `ImageSets/Segmentation` without a mask.
@@ -125,8 +117,8 @@ class PascalDataset(TreeDataset):
             except EmatError:
                 continue  # the error is raised when this photo is used
             if stored != size and same_scale(stored, size):
-                example = f"{name} from {_size(stored)} to {_size(size)} pixels"
-                tell_once(f"masks of {self._apart} are resized to their photos, for example {example}")
+                example = f"{name} from {size_in_words(stored)} to {size_in_words(size)} pixels"
+                tell_once(f"masks of {self.masks_root} are resized to their photos, for example {example}")
                 return
 
 
@@ -168,7 +160,3 @@ def _parent(folder: str) -> str:
 
 def _below(top: str, path: str) -> str:
     return f"{top}/{path}" if top else path
-
-
-def _size(shape: tuple[int, ...]) -> str:
-    return f"{shape[1]} x {shape[0]}"

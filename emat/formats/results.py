@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from emat.errors import EmatError
 from emat.files import inner_name
 from emat.formats.drawing import LabelMap
-from emat.images import VOID, Pixels
+from emat.images import VOID, Pixels, size_in_words
 from emat.images.masks import IndexedPngStream
 from emat.journal import Journal
 from emat.outputs import refuse_overwriting, whole_file
@@ -312,7 +312,7 @@ class ResultWriter:
         if photo is not None and photo.shape[:2] != label_map.shape:
             raise EmatError(
                 "mask-size",
-                f"the mask of {name} is {_size(label_map)} but its photo is {_size(photo)}; "
+                f"the mask of {name} is {size_in_words(label_map.shape)} but its photo is {size_in_words(photo.shape)}; "
                 "save the mask at the photo's size",
             )
 
@@ -367,10 +367,6 @@ def _is_formula(text: str) -> bool:
     except ValueError:
         return text[:1] in FORMULAS and text != "-"
     return False
-
-
-def _size(pixels: NDArray[Any]) -> str:
-    return f"{pixels.shape[1]} x {pixels.shape[0]}"
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from emat.images.masks import (
     resize_map,
     resize_mask,
     same_scale,
+    size_in_words,
     write_indexed_png,
 )
 from emat.images.object_masks import ObjectMask, read_object, read_object_mask, read_one_class_mask
@@ -62,6 +63,7 @@ __all__ = [
     "resize_mask",
     "resize_photo",
     "same_scale",
+    "size_in_words",
     "to_pixels",
     "write_indexed_png",
 ]

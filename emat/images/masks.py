@@ -103,6 +103,15 @@ def same_scale(size: tuple[int, ...], other: tuple[int, ...]) -> bool:
     ) * large_width
 
 
+def size_in_words(shape: tuple[int, ...]) -> str:
+    """Return the size of an array (H, W) or (H, W, C) as people read it.
+
+    >>> size_in_words((366, 500))
+    '500 x 366'
+    """
+    return f"{shape[1]} x {shape[0]}"
+
+
 def write_indexed_png(path: Path, label_map: Pixels, palette: Pixels = VOC_PALETTE) -> None:
     """Write `label_map` (H, W) as a palette PNG whose values are the class indices, whole or not at all."""
     image = Image.fromarray(mask_from_array(label_map, "the label map"))

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from emat.datasets.dataset import Dataset, class_fractions
 from emat.images import write_indexed_png
 
 HEIGHT, WIDTH = 6, 8
@@ -25,6 +26,11 @@ def half_mask(value: int) -> np.ndarray:
     mask = np.zeros((HEIGHT, WIDTH), np.uint8)
     mask[:, : WIDTH // 2] = value
     return mask
+
+
+def classes_in(dataset: Dataset, name: str) -> tuple[int, ...]:
+    """The classes that the mask of a photo shows."""
+    return tuple(class_fractions(dataset.mask(name)))
 
 
 LEFT_HALF = [0, 0, 4, 0, 4, 6, 0, 6]

@@ -14,6 +14,8 @@ from emat.datasets.layouts import open_dataset
 from emat.images import VOID
 from tests.raises import raises_code
 
+from .conftest import classes_in
+
 Build = Callable[[str], Path]
 
 
@@ -101,16 +103,17 @@ def test_published_png_masks_are_preferred_where_both_are_there(build: Build) ->
     (root / "annotations" / "instances_val2014.json").write_text("{}")
     dataset = open_dataset(root)
     assert isinstance(dataset, CocoPngDataset)
-    assert dataset.entries[1].classes == (80,)
+    assert classes_in(dataset, dataset.names[1]) == (80,)
 
 
-def test_a_class_that_others_cover_entirely_is_not_in_the_entry(build: Build) -> None:
+def test_a_class_that_others_cover_entirely_is_not_in_the_mask(build: Build) -> None:
     root = build("coco mini")
     path = root / "annotations" / "instances_train2017.json"
     content = json.loads(path.read_text())
     content["annotations"][1]["segmentation"] = content["annotations"][0]["segmentation"]
     path.write_text(json.dumps(content))
-    assert CocoDataset(root).entries[0].classes == (2,)
+    dataset = CocoDataset(root)
+    assert classes_in(dataset, dataset.names[0]) == (2,)
 
 
 def test_masks_fit_the_published_size_splits(shared: Path, tmp_path: Path) -> None:

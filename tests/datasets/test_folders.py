@@ -11,7 +11,7 @@ from emat.datasets.folders import ClassFoldersDataset, FolderDataset
 from emat.images import write_indexed_png
 from tests.raises import raises_code
 
-from .conftest import half_mask, save_photo
+from .conftest import classes_in, half_mask, save_photo
 
 Build = Callable[[str], Path]
 
@@ -42,7 +42,7 @@ def test_with_one_class_an_indexed_mask_of_void_alone_stays_void(build: Build) -
     (root / "classes.txt").write_text("cat\n")
     write_indexed_png(root / "masks" / "a.png", half_mask(255))
     assert np.array_equal(FolderDataset(root).mask("a"), half_mask(255))
-    assert FolderDataset(root).entries[0].classes == ()
+    assert classes_in(FolderDataset(root), "a") == ()
 
 
 def test_with_several_classes_white_on_black_is_void(build: Build) -> None:
@@ -55,7 +55,7 @@ def test_photos_and_masks_may_lie_in_folders_below(build: Build) -> None:
     root = build("folder")
     save_photo(root / "images" / "day1" / "z.png")
     write_indexed_png(root / "masks" / "day1" / "z.png", half_mask(2))
-    assert FolderDataset(root).entries[-1].name == "day1/z"
+    assert FolderDataset(root).names[-1] == "day1/z"
     assert FolderDataset(root).image("day1/z").shape == (6, 8, 3)
 
 
@@ -74,5 +74,5 @@ def test_more_classes_than_a_byte_holds_leave_void_alone(tmp_path: Path) -> None
         Image.fromarray(half_mask(255)).save(tmp_path / f"{number:03}" / "1.png")
     dataset = ClassFoldersDataset(tmp_path)
     assert dataset.mask("253/1").dtype == np.uint16
-    assert [dataset.entries[i].classes for i in (253, 254, 299)] == [(254,), (256,), (301,)]
-    assert all(dataset.classes[e.classes[0] - 1] == e.name[:3] for e in dataset.entries)
+    assert [classes_in(dataset, dataset.names[i]) for i in (253, 254, 299)] == [(254,), (256,), (301,)]
+    assert all(dataset.classes[classes_in(dataset, name)[0] - 1] == name[:3] for name in dataset.names)

@@ -12,7 +12,7 @@ from emat.datasets.folders import LabelMeDataset, YoloDataset
 from emat.datasets.layouts import open_dataset
 from tests.raises import raises_code
 
-from .conftest import HEIGHT, WIDTH, half_mask, save_photo
+from .conftest import HEIGHT, WIDTH, classes_in, half_mask, save_photo
 
 Build = Callable[[str], Path]
 
@@ -35,7 +35,7 @@ def test_void_is_no_class_without_a_list_of_labels(build: Build, label: str) -> 
     assert dataset.classes == ("dog",)
     assert np.array_equal(dataset.mask("a"), half_mask(1))
     assert np.array_equal(dataset.mask("b"), half_mask(255))
-    assert [entry.classes for entry in dataset.entries] == [(1,), ()]
+    assert [classes_in(dataset, name) for name in dataset.names] == [(1,), ()]
 
 
 def test_one_damaged_labelme_file_spoils_only_itself(build: Build) -> None:

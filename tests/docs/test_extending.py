@@ -106,7 +106,7 @@ def test_a_data_set_is_recognised_and_read(tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / "boxes.csv").write_text("photo,class,left,top,right,bottom\na.png,red,0,0,48,64\n")
     dataset = layouts.open_dataset(tmp_path)
     assert (dataset.kind, dataset.classes, dataset.names) == ("boxes", ("red",), ("a.png",))
-    assert dataset.entries[0].classes == (1,)
+    assert list(dataset.class_areas()["a.png"]) == [1]
     assert int(dataset.mask("a.png").sum()) == 48 * 64
     assert dataset.image("a.png").shape == (64, 96, 3)
 
