@@ -132,7 +132,8 @@ def _inspect(dataset: Dataset, name: str, has_photo: bool, decode: bool) -> Insp
     resized = dataset.masks_root != dataset.root and size and shape and same_scale(size, shape)
     if size and shape and size != shape and not resized:
         turned = " (turned by a quarter)" if size == shape[::-1] else ""
-        findings.append(("mask of another size", f"{name}: mask {size_in_words(shape)}, photo {size_in_words(size)}{turned}"))
+        both = f"mask {size_in_words(shape)}, photo {size_in_words(size)}"
+        findings.append(("mask of another size", f"{name}: {both}{turned}"))
     unknown = [number for number in present if number > len(dataset.classes)]
     if unknown:
         findings.append(("unknown class id", f"{name}: {', '.join(map(str, unknown))}"))

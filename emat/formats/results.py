@@ -312,8 +312,8 @@ class ResultWriter:
         if photo is not None and photo.shape[:2] != label_map.shape:
             raise EmatError(
                 "mask-size",
-                f"the mask of {name} is {size_in_words(label_map.shape)} but its photo is {size_in_words(photo.shape)}; "
-                "save the mask at the photo's size",
+                f"the mask of {name} is {size_in_words(label_map.shape)} but its photo is {size_in_words(photo.shape)}"
+                "; save the mask at the photo's size",
             )
 
     def __enter__(self) -> ResultWriter:

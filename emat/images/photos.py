@@ -318,6 +318,16 @@ def resize_photo(photo: Pixels, size: tuple[int, int]) -> Pixels:
     return np.array(Image.fromarray(photo).resize((width, height), BILINEAR))
 
 
+def fitted_size(size: tuple[int, ...], longest: int) -> tuple[int, int]:
+    """Return the size (h, w) of a photo of `size` (H, W) whose longer side has at most `longest` pixels.
+
+    >>> fitted_size((375, 500), 1024), fitted_size((3000, 4000), 1024)
+    ((375, 500), (768, 1024))
+    """
+    scale = min(1.0, longest / max(size[:2]))
+    return max(1, round(size[0] * scale)), max(1, round(size[1] * scale))
+
+
 def to_pixels(photo: Pixels, size: tuple[int, int], mean: Sequence[float], std: Sequence[float]) -> NDArray[np.float32]:
     """Prepare a photo (H, W, 3) for a backbone: resize it, scale it to [0, 1] and normalise it to (3, h, w) float32."""
     unit = resize_photo(photo, size).astype(np.float32) / np.float32(255)  # (h, w, 3)

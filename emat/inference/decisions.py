@@ -18,7 +18,7 @@ from scipy import ndimage
 
 from emat.formats.regions import TOUCHING
 from emat.images import VOID, Pixels
-from emat.inference.example_set import ExampleSet
+from emat.inference.example_set import ExampleSet, with_name
 from emat.inference.prediction import Prediction
 from emat.inference.tiles import UNCUT, Tiles, check_tiles, tile_grid
 from emat.pixel_learner.features import LARGEST_SIDE, SMALLEST_SIDE
@@ -77,7 +77,7 @@ class Decisions:
 
     def renamed(self, name: str, to: str) -> Decisions:
         """Return the same decisions, in which a class has another name."""
-        classes = {to if key == name else key: one for key, one in self.classes.items()}
+        classes = with_name(self.classes, name, to)
         return replace(self, classes=classes, overlap=tuple(to if each == name else each for each in self.overlap))
 
     @classmethod

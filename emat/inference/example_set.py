@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -14,16 +14,23 @@ from PIL import Image
 from torch import Tensor
 
 from emat.errors import EmatError
-from emat.images import VOID, Pixels, resize_mask, resize_photo
+from emat.images import VOID, Pixels, fitted_size, resize_mask, resize_photo
 from emat.inference.example import Example, MaskedPhoto
 from emat.inference.tiles import cut
 from emat.methods.base import Method
 from emat.pictures.overlay import draw_overlay
 from emat.pixel_learner.features import side_for, working_size
 
+Value = TypeVar("Value")
+
 MOST_CLASSES = 254  # what a label map of bytes holds beside background and void
 THUMBNAIL_SIDE = 160  # pixels
 KEPT_TIMES = 2  # an example is kept at so many times the size that is learnt from, so that tiles of it are sharp
+
+
+def with_name(values: Mapping[str, Value], name: str, to: str) -> dict[str, Value]:
+    """Return the same mapping from classes, in which one has another name."""
+    return {to if key == name else key: value for key, value in values.items()}
 
 
 @dataclass(frozen=True)
@@ -82,13 +89,10 @@ class FittedExample:
 
     def renamed(self, name: str, to: str) -> FittedExample:
         """Return the same example, in which a class has another name."""
-
-        def each(values: Mapping[str, Any]) -> dict[str, Any]:
-            return {to if key == name else key: value for key, value in values.items()}
-
-        small = None if self.thumbnail is None else replace(self.thumbnail, masks=each(self.thumbnail.masks))
-        working = None if self.working is None else replace(self.working, masks=each(self.working.masks))
-        return replace(self, encodings=each(self.encodings), thumbnail=small, working=working)
+        small, working = self.thumbnail, self.working
+        small = small and replace(small, masks=with_name(small.masks, name, to))
+        working = working and replace(working, masks=with_name(working.masks, name, to))
+        return replace(self, encodings=with_name(self.encodings, name, to), thumbnail=small, working=working)
 
     def is_from(self, example: Example) -> bool:
         """Whether it was made from `example`, the same object."""
@@ -97,9 +101,7 @@ class FittedExample:
 
 def thumbnail(shown: MaskedPhoto) -> Thumbnail:
     """Shrink a photo and its masks to fit into a square of 160 pixels."""
-    height, width = shown.photo.shape[:2]
-    scale = min(1.0, THUMBNAIL_SIDE / max(height, width))
-    size = (max(1, round(height * scale)), max(1, round(width * scale)))
+    size = fitted_size(shown.photo.shape, THUMBNAIL_SIDE)
     masks = {name: resize_mask(mask.astype(np.uint8), size) > 0 for name, mask in shown.masks.items()}
     return Thumbnail(resize_photo(shown.photo[..., :3], size), masks)
 

@@ -26,7 +26,7 @@ from torch import Tensor
 from emat.backbone.mobilesam import find_mobilesam
 from emat.errors import EmatError
 from emat.features import FeatureCache
-from emat.images import Pixels, Reading, Source, read_channels
+from emat.images import Pixels, Reading, Source, fitted_size, read_channels
 from emat.images.photos import has_channels
 from emat.inference.decisions import (
     ClassDecisions,
@@ -44,7 +44,7 @@ from emat.inference.hub import SEGMENTER_FILE, fetch_segmenter, is_on_hub, model
 from emat.inference.photos import READ_AHEAD, ReadPhoto, read_ahead
 from emat.inference.postprocessing import ClassRules, in_steps
 from emat.inference.prediction import Prediction, Thresholds
-from emat.inference.tiles import UNCUT, Tiles, check_tiles, cut, detail_size, tile_grid
+from emat.inference.tiles import MOST_DETAIL, UNCUT, Tiles, check_tiles, cut, tile_grid
 from emat.methods.base import Comparison, Decision, Features, Method
 from emat.methods.trained_head import find_head, head_of, is_training_free, load_head
 from emat.pictures.html import embedded, table
@@ -581,7 +581,7 @@ class Segmenter:
         names = [name for name in examples.classes if examples.supports(name, without)]
         indices = [examples.classes.index(name) for name in names]
         size = (photo.shape[0], photo.shape[1])
-        detail = detail_size(size)
+        detail = fitted_size(size, MOST_DETAIL)
         logits = None  # (N, h, w): the pixel classifier's
         if learnt is not None and self.learner is not None:
             maps = self.learner.features(photo, learnt.working_side).batch

@@ -25,17 +25,6 @@ UNCUT = (1, 1)  # rows and columns of tiles of a photo that is not cut
 Tiles: TypeAlias = int | Literal["auto"] | None  # number of tiles in a row and in a column
 
 
-def detail_size(size: tuple[int, int]) -> tuple[int, int]:
-    """Return the size (h, w) at which the probabilities of a photo of `size` are kept: its own, or a smaller one.
-
-    >>> detail_size((375, 500)), detail_size((3000, 4000))
-    ((375, 500), (768, 1024))
-    """
-    scale = min(1.0, MOST_DETAIL / max(size))
-    height, width = (max(1, round(side * scale)) for side in size)
-    return height, width
-
-
 @dataclass(frozen=True)
 class View:
     """A rectangle of a photo in pixels."""

@@ -2,12 +2,11 @@
 
 import base64
 import html
-import io
 from collections.abc import Iterable, Sequence
 
 from PIL import Image
 
-EMBEDDED_QUALITY = 88  # of the JPEG pictures
+from emat.pictures.overlay import as_jpeg
 
 
 def embedded(picture: Image.Image, longest: int | None = None) -> str:
@@ -15,9 +14,7 @@ def embedded(picture: Image.Image, longest: int | None = None) -> str:
     if longest is not None:
         picture = picture.copy()
         picture.thumbnail((longest, longest), Image.Resampling.LANCZOS)
-    data = io.BytesIO()
-    picture.convert("RGB").save(data, "JPEG", quality=EMBEDDED_QUALITY)
-    return "data:image/jpeg;base64," + base64.b64encode(data.getvalue()).decode()
+    return "data:image/jpeg;base64," + base64.b64encode(as_jpeg(picture.convert("RGB"))).decode()
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -4,6 +4,7 @@ In an overlay, each class has a tint and a contour, and a legend names the class
 overlays, each with the name of its photo below.
 """
 
+import io
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
@@ -29,7 +30,7 @@ CONTOUR = 1 / 350  # width of the contour, relative to the shorter side of the p
 HALO = 0.65  # the share of black just outside a contour, which makes it visible on any background
 LETTERS = 1 / 32  # height of the legend's letters, relative to the shorter side of the photo
 SMALLEST_LETTERS = 10  # pixels
-QUALITY = 92
+QUALITY, PAGE_QUALITY = 92, 88
 
 # Of contact sheets; lengths in pixels.
 TILE = 300  # the longer side of each overlay
@@ -77,6 +78,13 @@ def save_jpeg(image: Image.Image, path: Path) -> None:
     """Save a picture as JPEG, in a quality that keeps text and contours sharp, whole or not at all."""
     with whole_file(path) as unfinished:
         image.save(unfinished, "JPEG", quality=QUALITY, subsampling=0)
+
+
+def as_jpeg(image: Image.Image) -> bytes:
+    """Return a picture as JPEG for a page, smaller than `save_jpeg` makes it."""
+    data = io.BytesIO()
+    image.save(data, "JPEG", quality=PAGE_QUALITY)
+    return data.getvalue()
 
 
 class OverlayWriter(Writer):

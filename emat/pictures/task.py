@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
+from scipy import ndimage
 
 from emat.datasets.dataset import Dataset
 from emat.images import Pixels, resize_mask, resize_photo
@@ -85,18 +86,16 @@ def _paste(
     small = resize_photo(photo, size).astype(np.float32)  # (h, w, 3)
     for layer in layers:
         inside = resize_mask(layer.pixels.astype(np.uint8), size) > 0  # (h, w)
-        small[inside] = (1 - TINT) * small[inside] + TINT * np.array(layer.colour)
-        small[inside & ~_eroded(inside)] = layer.colour
+        tint(small, inside, layer.colour, TINT, outline=2)
     canvas.paste(Image.fromarray(small.astype(np.uint8)), where)
     return size[0]
 
 
-def _eroded(inside: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return `inside` (h, w) without the two outermost pixels, which are drawn as its outline."""
-    for _ in range(2):
-        padded = np.pad(inside, 1, mode="edge")
-        inside = inside & padded[:-2, 1:-1] & padded[2:, 1:-1] & padded[1:-1, :-2] & padded[1:-1, 2:]
-    return inside
+def tint(picture: NDArray[np.float32], inside: NDArray[np.bool_], colour: Colour, share: float, outline: int) -> None:
+    """Colour a mask (h, w) in a picture (h, w, 3), by a share, and its outermost pixels altogether."""
+    picture[inside] = (1 - share) * picture[inside] + share * np.array(colour, np.float32)
+    core = ndimage.binary_erosion(inside, iterations=outline, border_value=1)
+    picture[inside & ~core] = colour
 
 
 def _label(canvas: Image.Image, where: tuple[int, int], way: int, text: str) -> None:

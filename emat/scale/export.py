@@ -27,10 +27,10 @@ from emat import __version__
 from emat.backbone import Backbone, ViT
 from emat.backbone.base import Stack
 from emat.errors import EmatError, needs_extra
-from emat.images import Pixels, resize_photo
+from emat.images import Pixels, fitted_size, resize_photo
 from emat.images.photos import has_channels
 from emat.inference.segmenter import Segmenter
-from emat.inference.tiles import detail_size
+from emat.inference.tiles import MOST_DETAIL
 from emat.methods import correlation, training_free
 from emat.methods.base import Method
 from emat.methods.correlation import CorrelationMethod, ShotEvidence
@@ -140,7 +140,7 @@ class SegmenterGraph(nn.Module):
         # Read here, because a graph cannot choose by the values of tensors.
         self.choices = [] if self.learnt is None else [self.learnt.choice(way) for way in range(len(self.ways))]
         self.rivals = segmenter.rivals_
-        self.size, self.detail = size, detail_size(size)
+        self.size, self.detail = size, fitted_size(size, MOST_DETAIL)
         preparation = self.method.preparation
         self.square = (preparation.image_size, preparation.image_size)
         self.to_square = PillowResize(size, self.square)

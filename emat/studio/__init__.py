@@ -11,13 +11,17 @@ sessions.py      the sessions of all tabs, and the methods and features that the
 examples.py      classes, drafts, examples and corrections
 stacks.py        stacks and videos that are dropped, of which the user chooses planes
 dropped.py       photos, masks and annotation files that are dropped together
-search.py        learning and predicting in the background; how unsure a prediction is
+proposals.py     objects that look like what is painted so far
+history.py       one step back, and what the last change did to the other photos
+search.py        learning and predicting in the background
+uncertainty.py   how unsure a prediction is, and where a label would teach most
 masks.py         label maps, measurements and pictures at any threshold
 tracks.py        objects that keep their numbers through the frames of a video
 measuring.py     numbers with units, shares, verdicts and the report, by `emat.measure`
 export.py        one zip file with everything
 actions.py       what buttons and clicks do
 routes.py        the addresses and what each answers
+words.py         errors as the page says them
 security.py      which requests are accepted
 server.py        the server on 127.0.0.1
 page/            the page: HTML, style and plain JavaScript, without a build step

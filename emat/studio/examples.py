@@ -1,9 +1,9 @@
 """Classes, drafts, examples and corrections: what the first three steps of the page do to a session."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import TypeVar
+from functools import partial
 
 import numpy as np
 from scipy import ndimage
@@ -13,7 +13,7 @@ from emat.formats.class_names import BACKGROUND_NAMES, IGNORED_NAMES, tidy_name
 from emat.formats.regions import TOUCHING
 from emat.images import read_photo
 from emat.inference.example import Example
-from emat.inference.example_set import FittedExample
+from emat.inference.example_set import FittedExample, with_name
 from emat.inference.segmenter import Segmenter
 from emat.pictures.demo import demo_photos
 from emat.studio.history import remember
@@ -43,8 +43,6 @@ from emat.studio.session import (
 from emat.studio.stacks import Choice, check_choice, chosen_planes, frame_of, name_of, read_planes
 
 LONGEST_CLASS = 40
-
-Value = TypeVar("Value")
 
 
 def add_classes(session: Session, text: str) -> None:
@@ -95,8 +93,7 @@ def rename_class(session: Session, number: int, to: str) -> None:
         if to == name:
             return
 
-        def renamed(values: Mapping[str, Value]) -> dict[str, Value]:
-            return {to if key == name else key: value for key, value in values.items()}
+        renamed = partial(with_name, name=name, to=to)
 
         if name in session.segmenter.classes_:
             session.segmenter.rename(name, to)
@@ -395,8 +392,7 @@ def found_masks(session: Session, query: StudioQuery) -> Paint:
 def touched(session: Session, query: StudioQuery) -> Paint:
     """Return what the user has decided on a photo in an earlier correction, as paint."""
     paint = session.paint(query.key, query.photo)
-    is_whole = query.corrected is not None and query.whole
-    return np.where(paint == 0, BACKGROUND_PAINT, paint).astype(np.uint8) if is_whole else paint
+    return np.where(paint == 0, BACKGROUND_PAINT, paint).astype(np.uint8) if query.is_painted else paint
 
 
 def correct(session: Session, key: int, paint: Paint, whole: bool = False) -> None:
@@ -487,8 +483,7 @@ def reject_object(session: Session, key: int, x: float, y: float) -> str:
     parts, _ = ndimage.label(shown == shown[row, column], TOUCHING)
     paint = touched(session, query)
     paint[parts == parts[row, column]] = BACKGROUND_PAINT
-    is_whole = query.corrected is not None and query.whole
-    correct(session, key, paint, is_whole)
+    correct(session, key, paint, query.is_painted)
     return name
 
 

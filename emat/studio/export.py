@@ -12,7 +12,7 @@ from emat.formats.results import ObjectRow, ObjectTable, ResultTable
 from emat.formats.writing import WITH_OBJECTS, open_writer
 from emat.inference.prediction import ScoreTable
 from emat.measure.exports import FORMATS
-from emat.studio.masks import is_painted, label_map, object_image, single_objects
+from emat.studio.masks import label_map, object_image, single_objects
 from emat.studio.measuring import write_measurements
 from emat.studio.photos import safe_name
 from emat.studio.session import Session, StudioQuery
@@ -133,7 +133,7 @@ def _write_results(session: Session, formats: Sequence[str], parts: Collection[s
             masks = {name: labels == number for name, number in numbers.items()}
             rows: dict[str, list[list[str]]] = {}
             if "scores" in parts:
-                own_scores = {} if is_painted(query) else query.scores or {}  # what was painted has no score
+                own_scores = {} if query.is_painted else query.scores or {}  # what was painted has no score
                 rows["scores"] = [scores.row(query.photo.name, own_scores, list(masks.values()))]
             if "objects" in parts:
                 shown = {name: single_objects(session, query, name, mask) for name, mask in masks.items() if mask.any()}

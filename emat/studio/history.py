@@ -12,7 +12,6 @@ from pathlib import Path
 from emat.errors import EmatError
 from emat.inference.forecast import Forecast
 from emat.outputs import whole_file
-from emat.studio.masks import is_painted
 from emat.studio.session import Earlier, Session, StudioQuery
 
 LEAST_CHANGE = 0.001  # of a photo's pixels: smaller changes are not worth a line
@@ -106,7 +105,7 @@ def changes(session: Session) -> list[Change]:
     found = []
     for key, before in earlier.queries.items():
         query = session.queries.get(key)
-        if query is None or query.version != session.version or key == earlier.corrected or is_painted(query):
+        if query is None or query.version != session.version or key == earlier.corrected or query.is_painted:
             continue
         for name in session.numbers:
             change = Change(key, query.photo.name, name, _share(session, before, name), _share(session, query, name))

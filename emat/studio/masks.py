@@ -1,6 +1,5 @@
 """The masks that the page shows and exports: those of a photo's `Prediction`, or what the user painted."""
 
-import io
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -10,15 +9,14 @@ from PIL import Image
 
 from emat.errors import EmatError
 from emat.formats.drawing import LabelMap
-from emat.images import VOID, Pixels, resize_map, resize_mask
+from emat.images import VOID, Pixels, fitted_size, resize_map, resize_mask
 from emat.inference.prediction import Prediction
-from emat.pictures.overlay import draw_numbers, draw_overlay
+from emat.pictures.overlay import as_jpeg, draw_numbers, draw_overlay
 from emat.refine.objects import Instances, measure, separate
 from emat.studio.photos import BACKGROUND_PAINT, SMALL_SIDE
 from emat.studio.session import Session, StudioQuery
 from emat.studio.uncertainty import doubt_map
 
-QUALITY = 88
 BORDER = 255  # between single objects; no class is white
 UNSURE = 0.5  # doubt from which a pixel is shown as unsure
 STRIPE = 3  # pixels
@@ -28,8 +26,8 @@ Labelled = NDArray[np.int32]
 
 def is_present(session: Session, query: StudioQuery, name: str) -> bool:
     """Say whether class `name` counts as present in the photo of `query`: it is likely, and some pixel shows it."""
-    if query.corrected is not None and query.whole:
-        return name in query.corrected
+    if query.is_painted:
+        return name in (query.corrected or ())
     shares = query.shares.get(session.look_of(query))
     if shares is not None and query.scores is not None:
         return shares.get(name, 0) > 0
@@ -51,7 +49,7 @@ def label_map(session: Session, query: StudioQuery, numbers: Mapping[str, int], 
     What the user touched in a correction is as they left it; what they left undecided is void.
     """
     labels = np.zeros(size, np.uint8)
-    if query.scores is not None and (query.corrected is None or not query.whole):
+    if query.scores is not None and not query.is_painted:
         prediction = prediction_at(session, query, size)
         values = np.array([0, *(numbers.get(name, 0) for name in prediction.classes)], np.uint8)
         labels = values[prediction.label_map]
@@ -65,9 +63,7 @@ def label_map(session: Session, query: StudioQuery, numbers: Mapping[str, int], 
 
 def note_drawn(session: Session, query: StudioQuery) -> None:
     """Note how much each class covers as the photo looks now. After a change, `is_present` judges by peaks."""
-    height, width = query.photo.working
-    scale = min(1.0, SMALL_SIDE / max(height, width))
-    labels = label_map(session, query, session.numbers, (max(1, round(height * scale)), max(1, round(width * scale))))
+    labels = label_map(session, query, session.numbers, fitted_size(query.photo.working, SMALL_SIDE))
     shown = np.bincount(labels.ravel(), minlength=256)
     query.shares[session.look_of(query)] = {
         name: round(float(shown[number]) / labels.size, 6) for name, number in session.numbers.items()
@@ -97,7 +93,7 @@ def results(session: Session, query: StudioQuery, objects: bool) -> list[ClassRe
         measured.append(
             ClassResult(
                 name,
-                None if is_painted(query) or query.scores is None else query.scores.get(name),
+                None if query.is_painted or query.scores is None else query.scores.get(name),
                 bool(mask.any()),
                 int(mask.sum()),
                 float(mask.mean()),
@@ -105,11 +101,6 @@ def results(session: Session, query: StudioQuery, objects: bool) -> list[ClassRe
             )
         )
     return measured
-
-
-def is_painted(query: StudioQuery) -> bool:
-    """Whether all of a photo was decided by the user, so that scores mean nothing."""
-    return query.corrected is not None and query.whole
 
 
 def single_objects(session: Session, query: StudioQuery, name: str, mask: NDArray[np.bool_]) -> Instances:
@@ -134,7 +125,7 @@ def small_picture(session: Session, query: StudioQuery) -> bytes:
     """The small picture of a photo with its masks, as JPEG."""
     small = query.photo.small
     labels = label_map(session, query, session.numbers, (small.shape[0], small.shape[1]))
-    return _jpeg(_drawn(small, labels))
+    return as_jpeg(_drawn(small, labels))
 
 
 def large_picture(
@@ -168,7 +159,7 @@ def large_picture(
     for name, numbers in (tracks or {}).items():
         found = single_objects(session, query, name, labels == session.numbers[name])
         draw_numbers(image, {numbers[row.id]: row.centroid for row in found.rows if row.id in numbers})
-    return _jpeg(image)
+    return as_jpeg(image)
 
 
 def example_picture(session: Session, index: int) -> bytes:
@@ -178,8 +169,8 @@ def example_picture(session: Session, index: int) -> bytes:
         raise EmatError("unknown-example", "this example is gone; reload the page")
     small = examples[index].thumbnail
     if small is None:
-        return _jpeg(Image.new("RGB", (16, 16), "gray"))
-    return _jpeg(small.drawn(session.numbers))
+        return as_jpeg(Image.new("RGB", (16, 16), "gray"))
+    return as_jpeg(small.drawn(session.numbers))
 
 
 def _drawn(photo: Pixels, labels: LabelMap) -> Image.Image:
@@ -192,9 +183,3 @@ def _borders(apart: Labelled) -> NDArray[np.bool_]:
     border[:, :-1] |= apart[:, :-1] != apart[:, 1:]
     border[:-1] |= apart[:-1] != apart[1:]
     return border
-
-
-def _jpeg(picture: Image.Image) -> bytes:
-    data = io.BytesIO()
-    picture.save(data, "JPEG", quality=QUALITY)
-    return data.getvalue()

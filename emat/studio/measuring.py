@@ -5,7 +5,6 @@ What was chosen is kept in the session's folder. Everything is computed by `emat
 
 from __future__ import annotations
 
-import io
 import json
 import math
 import threading
@@ -32,7 +31,7 @@ from emat.measure.tracks import Tracks, with_track
 from emat.measure.units import Scale, ScaleObject
 from emat.measure.verdicts import Condition
 from emat.outputs import write_text
-from emat.pictures.overlay import draw_overlay
+from emat.pictures.overlay import as_jpeg, draw_overlay
 from emat.studio.masks import label_map
 from emat.studio.photos import scale_of_file
 from emat.studio.session import Session, StudioQuery
@@ -312,9 +311,7 @@ def picture(session: Session, query: StudioQuery) -> bytes:
     numbers = np.array([0, *(session.numbers.get(name, 0) for name in scene.classes)], np.uint8)
     before, after = numbers[_without(scene, OTSU)], numbers[_without(kept, OTSU)]
     photo = _greyed(query.photo.pixels, resize_mask(((before > 0) & (after == 0)).astype(np.uint8), size) > 0)
-    data = io.BytesIO()
-    draw_overlay(photo, resize_mask(after, size), {}, legend=False).save(data, "JPEG", quality=88)
-    return data.getvalue()
+    return as_jpeg(draw_overlay(photo, resize_mask(after, size), {}, legend=False))
 
 
 def _without(scene: Scene, name: str) -> NDArray[np.uint8]:

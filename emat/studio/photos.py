@@ -23,7 +23,7 @@ from PIL import Image
 
 from emat.errors import EmatError
 from emat.files import without_suffix
-from emat.images import VOID, Pixels, Reading, read_channels, read_photo, resize_mask, resize_photo
+from emat.images import VOID, Pixels, Reading, fitted_size, read_channels, read_photo, resize_mask, resize_photo
 from emat.images.photos import DEFAULT_READING
 from emat.images.sources import TIFF_STARTS, load_image
 from emat.inference.example import BACKGROUND, Example, Mask
@@ -39,6 +39,10 @@ LONGEST_SUFFIX = 16  # bytes; what is longer is no suffix
 QUICK = 1  # PNG compression: a photo is written once and read often, from this machine
 STRANGE = re.compile(r'[<>:"/\\|?*\x00-\x1f\x7f]')  # what file systems refuse; all letters stay
 BACKGROUND_PAINT = 254
+
+# Endings of the files beside a photo's: a small picture, the photo at its own size if that is larger than the page's,
+# what is known about the size of its pixels, and what is to be said about it.
+SMALL, WHOLE, SCALE, NOTICE = "-small.jpg", "-whole.png", "-scale.json", "-notice.txt"
 
 Paint = NDArray[np.uint8]  # (h, w)
 _decoding = threading.Lock()  # large photos take a gigabyte each
@@ -72,7 +76,7 @@ class StudioPhoto:
     @property
     def whole(self) -> Pixels:
         """The photo (H, W, 3) at its own size, which is what predictions are made from."""
-        return self.pixels if self.size == self.working else read_photo(whole_photo(self.file), name=self.name)
+        return self.pixels if self.size == self.working else read_photo(beside(self.file, WHOLE), name=self.name)
 
     @property
     def pixels(self) -> Pixels:
@@ -82,25 +86,19 @@ class StudioPhoto:
     @property
     def small(self) -> Pixels:
         """A small picture of it, (h, w, 3)."""
-        return read_photo(small_file(self.file), name=self.name)
+        return read_photo(beside(self.file, SMALL), name=self.name)
 
     @property
     def notice(self) -> str:
         """What the user must know of how it was read; mostly nothing."""
         try:
-            return notice_file(self.file).read_text()
+            return beside(self.file, NOTICE).read_text()
         except OSError:
             return ""
 
     def remove(self) -> None:
         """Delete its files."""
-        for file in (
-            self.file,
-            small_file(self.file),
-            whole_photo(self.file),
-            scale_file(self.file),
-            notice_file(self.file),
-        ):
+        for file in (self.file, *(beside(self.file, ending) for ending in (SMALL, WHOLE, SCALE, NOTICE))):
             file.unlink(missing_ok=True)
 
 
@@ -127,7 +125,7 @@ def keep_dropped(photo: Pixels, name: str, file: Path, source: Path) -> StudioPh
     if shrunk < 1:
         photo = resize_photo(photo[..., :3], (int(height * shrunk), int(width * shrunk)))
         notice = f"Made smaller, from {width} x {height} to {photo.shape[1]} x {photo.shape[0]} pixels."
-        write_text(notice_file(file), notice)
+        write_text(beside(file, NOTICE), notice)
     _keep_scale(source, file, shrunk)
     return keep_photo(photo, name, file)
 
@@ -137,11 +135,11 @@ def keep_photo(photo: Pixels, name: str, file: Path) -> StudioPhoto:
     photo = photo[..., :3]
     size = (photo.shape[0], photo.shape[1])
     working = _fitted(photo, WORKING_SIDE)
-    kept = {file: working} if working is photo else {file: working, whole_photo(file): photo}
+    kept = {file: working} if working is photo else {file: working, beside(file, WHOLE): photo}
     for path, pixels in kept.items():
         with whole_file(path) as unfinished:
             Image.fromarray(pixels).save(unfinished, "PNG", compress_level=QUICK)
-    with whole_file(small_file(file)) as unfinished:
+    with whole_file(beside(file, SMALL)) as unfinished:
         Image.fromarray(_fitted(working, SMALL_SIDE)).save(unfinished, "JPEG", quality=90)
     return StudioPhoto(name, size, (working.shape[0], working.shape[1]), file)
 
@@ -153,36 +151,21 @@ def _keep_scale(path: Path, file: Path, shrunk: float) -> None:
     except EmatError:  # its pixels are not square; whoever asks for a unit has to type one
         return
     if scale is not None:
-        write_text(scale_file(file), json.dumps(asdict(replace(scale, side=scale.side / shrunk))))
-
-
-def notice_file(file: Path) -> Path:
-    """The file of what is to be said about a photo."""
-    return file.with_name(f"{file.stem}-notice.txt")
+        write_text(beside(file, SCALE), json.dumps(asdict(replace(scale, side=scale.side / shrunk))))
 
 
 def scale_of_file(photo: StudioPhoto) -> Scale | None:
     """What the file that was dropped said about the size of its pixels; None if it said nothing."""
     try:
-        content = json.loads(scale_file(photo.file).read_bytes())
+        content = json.loads(beside(photo.file, SCALE).read_bytes())
         return Scale(float(content["side"]), str(content["unit"]), str(content["source"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
-def scale_file(file: Path) -> Path:
-    """The file of what is known about the size of a photo's pixels."""
-    return file.with_name(f"{file.stem}-scale.json")
-
-
-def small_file(file: Path) -> Path:
-    """The file of the small picture of a photo."""
-    return file.with_name(f"{file.stem}-small.jpg")
-
-
-def whole_photo(file: Path) -> Path:
-    """The file of a photo at its own size, if that is larger than the page's."""
-    return file.with_name(f"{file.stem}-whole.png")
+def beside(file: Path, ending: str) -> Path:
+    """The file that is kept beside a photo's: `SMALL`, `WHOLE`, `SCALE` or `NOTICE`."""
+    return file.with_name(f"{file.stem}{ending}")
 
 
 def safe_name(name: str, taken: Collection[str] = ()) -> str:
@@ -207,9 +190,7 @@ def safe_name(name: str, taken: Collection[str] = ()) -> str:
 
 
 def _fitted(photo: Pixels, side: int) -> Pixels:
-    height, width = photo.shape[:2]
-    scale = min(1.0, side / max(height, width))
-    return photo if scale == 1 else resize_photo(photo, (max(1, round(height * scale)), max(1, round(width * scale))))
+    return photo if max(photo.shape[:2]) <= side else resize_photo(photo, fitted_size(photo.shape, side))
 
 
 def read_paint(data: bytes, photo: StudioPhoto) -> Paint:

@@ -19,7 +19,7 @@ from emat.studio.actions import Studio, Values, choice_of, number, whole
 from emat.studio.examples import add_example, correct, find_draft, find_query, found_masks, touched
 from emat.studio.export import PARTS, answered, export
 from emat.studio.masks import results
-from emat.studio.photos import StudioPhoto, packed, read_paint, small_file
+from emat.studio.photos import SMALL, StudioPhoto, beside, packed, read_paint
 from emat.studio.security import BodyTooLarge
 from emat.studio.session import Session, StudioQuery
 from emat.studio.session_json import state
@@ -238,7 +238,7 @@ def _picture(draw: Callable[[Session, Request], bytes], kind: str = "image/jpeg"
 
 
 def _draft_small(session: Session, request: Request) -> bytes:
-    return small_file(find_draft(session, _key(request)).photo.file).read_bytes()
+    return beside(find_draft(session, _key(request)).photo.file, SMALL).read_bytes()
 
 
 def _photo_file(session: Session, request: Request) -> bytes:

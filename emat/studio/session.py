@@ -203,6 +203,11 @@ class StudioQuery:
     changes: int = 0  # of prediction or correction; part of the pictures' addresses, so that browsers fetch them anew
     maps: Maps | None = None  # of a snapshot; those of the session's own photos are on disk
 
+    @property
+    def is_painted(self) -> bool:
+        """Whether all of it was decided by the user, so that scores mean nothing."""
+        return self.corrected is not None and self.whole
+
 
 @dataclass(eq=False)
 class SearchState:
@@ -239,7 +244,7 @@ class Session:
     segmenter: Segmenter
     classes: list[StudioClass] = field(default_factory=list)
     thresholds: dict[str, float] = field(default_factory=dict)  # by class, where moved
-    crisp: bool = True  # whether masks are refined, if MobileSAM is on this machine
+    crisp: bool = True  # whether masks are refined, as everywhere else; the user may switch it off
     stacks: dict[int, StackFile] = field(default_factory=dict)  # about which the page asks
     drafts: dict[int, Draft] = field(default_factory=dict)
     queries: dict[int, StudioQuery] = field(default_factory=dict)
@@ -265,11 +270,6 @@ class Session:
     def numbers(self) -> dict[str, int]:
         """The number of each class by its name."""
         return {shown.name: shown.number for shown in self.classes}
-
-    @property
-    def refines(self) -> bool:
-        """Whether masks are refined, as everywhere else, unless the user has switched that off."""
-        return self.crisp
 
     def is_crisp(self, query: StudioQuery) -> bool:
         """Say whether the refined masks of a photo are shown."""
@@ -320,8 +320,7 @@ class Session:
         """Say whether a photo is still to be predicted or refined."""
         if query.version != self.version:
             return True
-        is_painted = query.corrected is not None and query.whole
-        return self.refines and query.crisp_peaks is None and query.scores is not None and not is_painted
+        return self.crisp and query.crisp_peaks is None and query.scores is not None and not query.is_painted
 
     def is_empty(self) -> bool:
         """Say whether nothing was done in this tab yet."""

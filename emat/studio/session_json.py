@@ -192,7 +192,7 @@ def _query(session: Session, query: StudioQuery) -> dict[str, Any]:
         "done": query.scores is not None,
         "waiting": session.is_waiting(query),
         "corrected": query.corrected is not None,
-        "whole": query.corrected is not None and query.whole,
+        "whole": query.is_painted,
         "scores": {
             name: {"score": score, "present": is_present(session, query, name)}
             for name, score in (query.scores or {}).items()
@@ -324,11 +324,6 @@ def saved_sessions(folder: Path, owner: str) -> list[SavedSession]:
                 changed = float(content["changed"])
                 found.append(SavedSession(file.parent.name, classes, int(content["examples"]), photos, changed))
     return sorted(found, key=lambda saved: -saved.changed)
-
-
-def delete_session(folder: Path) -> None:
-    """Remove a session from disk."""
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _content(folder: Path) -> dict[str, Any]:

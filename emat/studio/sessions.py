@@ -6,6 +6,7 @@ share one, and the features of photos with it.
 
 import hashlib
 import re
+import shutil
 import threading
 import time
 from collections import OrderedDict
@@ -24,7 +25,6 @@ from emat.studio.session import Session, new_session
 from emat.studio.session_json import (
     FILE,
     SavedSession,
-    delete_session,
     load_session,
     save_examples,
     save_session,
@@ -220,7 +220,7 @@ class Sessions:
                 del self._open[id]
             elif not self.is_saved(id, owner):
                 raise NoSession("session-gone", "this session is gone already; reload the page")
-            delete_session(self.folder / id)
+            shutil.rmtree(self.folder / id, ignore_errors=True)
 
     def close(self) -> None:
         """Stop all searches and save all sessions."""

@@ -4,7 +4,6 @@ A file of several planes or channels waits until the page has asked which of the
 photo of its own, which knows its place in the file.
 """
 
-import io
 import shutil
 import threading
 from collections.abc import Iterator, Sequence
@@ -21,6 +20,7 @@ from emat.images.photos import PROJECTIONS
 from emat.images.sources import TIFF_STARTS, TIFF_SUFFIXES, pages
 from emat.images.stacks import Plane, Stack, open_stack
 from emat.images.videos import VIDEO_SUFFIXES
+from emat.pictures.overlay import as_jpeg
 from emat.studio.photos import LARGEST, SMALL_SIDE, Frame, safe_name
 from emat.studio.session import Session, StackFile
 
@@ -181,9 +181,7 @@ def preview(session: Session, stack: StackFile, choice: Choice) -> bytes:
     photo = next(read_planes(session, stack, choice))[1]
     picture = Image.fromarray(photo)
     picture.thumbnail((SMALL_SIDE, SMALL_SIDE))
-    data = io.BytesIO()
-    picture.save(data, "JPEG", quality=88)
-    return data.getvalue()
+    return as_jpeg(picture)
 
 
 def frame_of(stack: StackFile, plane: Plane) -> Frame:

@@ -24,10 +24,11 @@ from emat.evaluation.results import Summary
 from emat.evaluation.run import EvaluatedMethod
 from emat.features import FeatureCache
 from emat.formats.drawing import LabelMap
-from emat.images import VOID, Pixels, resize_mask, resize_photo
+from emat.images import VOID, Pixels, fitted_size, resize_mask, resize_photo
 from emat.model import FORMS, build
 from emat.model.encoding import kept_cells
 from emat.pictures.palette import INK, PRINT_COLOURS, Colour
+from emat.pictures.task import tint
 from emat.reports.comparison import DATASETS
 from emat.reports.figures import (
     QUIET,
@@ -493,9 +494,7 @@ class TaskPainter:
 
     def with_map(self, name: str, label_map: LabelMap) -> Pixels:
         """Return the photo with a label map, whose label i is drawn in the colour of way i - 1."""
-        height, width = label_map.shape
-        scale = min(1.0, LONGEST / max(height, width))
-        size = (max(1, round(height * scale)), max(1, round(width * scale)))
+        size = fitted_size(label_map.shape, LONGEST)
         if self.photos:
             ground = resize_photo(self.dataset.image(name), size)
         else:
@@ -520,12 +519,8 @@ def _tinted(photo: Pixels, label_map: NDArray[np.uint8]) -> Pixels:
     picture = photo.astype(np.float32)
     for label in np.unique(label_map):
         if label:
-            inside = label_map == label
-            colour = np.array(PRINT_COLOURS[(int(label) - 1) % len(PRINT_COLOURS)], np.float32)
-            picture[inside] = (1 - TINT) * picture[inside] + TINT * colour
-            padded = np.pad(inside, 1, mode="edge")
-            core = padded[:-2, 1:-1] & padded[2:, 1:-1] & padded[1:-1, :-2] & padded[1:-1, 2:]
-            picture[inside & ~core] = colour
+            colour = PRINT_COLOURS[(int(label) - 1) % len(PRINT_COLOURS)]
+            tint(picture, label_map == label, colour, TINT, outline=1)
     return picture.round().astype(np.uint8)
 
 
