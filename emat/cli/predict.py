@@ -32,7 +32,7 @@ from emat.images.sources import split_page
 from emat.images.stacks import open_stack
 from emat.images.videos import VIDEO_SUFFIXES
 from emat.inference.photos import PhotoFile, find_photos, photo_state, read_ahead
-from emat.inference.prediction import ScoreTable
+from emat.inference.prediction import Prediction, ScoreTable
 from emat.inference.segmenter import Segmenter
 from emat.inference.slides import SeamJoiner, SlidePart, SlidePrediction, is_slide, predict_slide, slide_objects
 from emat.measure.scene import numbered
@@ -142,6 +142,7 @@ def command(
         _on_ray(segmenter, photos, out, where, bulk, overwrite, as_json)
         return
     folder = Path(out)
+    videos = [photo for photo in files if photo.path.suffix.lower() in VIDEO_SUFFIXES]
     identity = {
         "segmenter": file_sha256(segmenter),
         "tiles": fitted.tiles,
@@ -150,11 +151,10 @@ def command(
         "reading": repr(fitted.reading),
         "emat": __version__,
         "instances": instances,
-        "videos": [photo_state(each.path) for each in files if each.path.suffix.lower() in VIDEO_SUFFIXES],
+        "videos": [photo_state(video.path) for video in videos],
         "table": None if table is None else [str(table.resolve()), pixel_size],
     }
     run = hashlib.sha256(json.dumps(identity).encode()).hexdigest()
-    videos = [photo for photo in files if photo.path.suffix.lower() in VIDEO_SUFFIXES]
     scores, objects = ScoreTable(fitted.classes_), None if table is None else ObjectTable(size, bool(videos))
     tables = [ResultTable(folder / "scores.csv", scores.header, scores.key)]
     if table is not None and objects is not None:
@@ -165,12 +165,10 @@ def command(
         done = writer.done(lambda name: photo_state(paths[name]) if name in paths else None)
         if done and not as_json:
             typer.echo(f"continuing: {sum(photo.name in done for photo in files)} of {len(files)} photos are done")
-        todo = [photo for photo in files if photo.name not in done]
-        skipped = list(
-            _predict(fitted, [each for each in todo if each not in videos], writer, scores, objects, instances)
-        )
+        predicting = _Run(fitted, writer, scores, objects, instances)
+        skipped = list(predicting.photos([photo for photo in files if photo.name not in done and photo not in videos]))
         for video in videos:  # all frames again, because a track needs the frames before
-            skipped += _predict_video(fitted, video, writer, scores, objects, instances)
+            skipped += predicting.video(video)
         rows = list(writer.rows(scores.key))
     _tell(files, skipped, scores, rows, folder, format or "png", as_json)
     if skipped:
@@ -222,114 +220,105 @@ def _on_ray(
         raise typer.Exit(SOME_SKIPPED)
 
 
-def _predict(
-    fitted: Segmenter,
-    photos: Sequence[PhotoFile],
-    writer: ResultWriter,
-    scores: ScoreTable,
-    objects: ObjectTable | None,
-    instances: bool,
-) -> Iterator[Skipped]:
-    """Predict and write one photo after the other; yields those that could not be read."""
-    ahead = read_ahead((photo.path for photo in photos), reading=fitted.reading, states=True)
-    for photo, read in follow(zip(photos, ahead, strict=True), len(photos), "photos predicted"):
+@dataclass(frozen=True)
+class _Run:
+    """Predicts photos and writes what was found."""
+
+    fitted: Segmenter
+    writer: ResultWriter
+    scores: ScoreTable
+    objects: ObjectTable | None
+    instances: bool  # whether touching objects are apart in files of masks
+
+    def photos(self, photos: Sequence[PhotoFile]) -> Iterator[Skipped]:
+        """Predict and write one photo after the other; yields those that could not be read."""
+        reading = self.fitted.reading
+        ahead = read_ahead((photo.path for photo in photos), reading=reading, states=True)
+        for photo, read in follow(zip(photos, ahead, strict=True), len(photos), "photos predicted"):
+            try:
+                name = inner_name(photo.name)
+                if read.pixels is None and self.fitted.tiles_ is not None and is_slide(photo.path, reading):
+                    self._slide(photo.path, name, read.state)
+                    continue
+                prediction, rows = self.fitted.predict(read.photo()), None
+                if self.objects is not None:
+                    objects = {class_name: prediction.instances(class_name).rows for class_name in prediction.classes}
+                    rows = self.objects.rows(name, objects)
+                self._write(name, prediction, rows, photo.path, read.state)
+            except WriteError:
+                raise  # the next photo could not be written either
+            except EmatError as problem:
+                yield _skipped(photo.path, problem)
+
+    def video(self, video: PhotoFile) -> Iterator[Skipped]:
+        """Predict every frame of a video; in the table, an object keeps its number from frame to frame."""
         try:
-            name = inner_name(photo.name)
-            if read.pixels is None and fitted.tiles_ is not None and is_slide(photo.path, fitted.reading):
-                _predict_slide(fitted, photo.path, name, writer, scores, objects, read.state)
-                continue
-            if read.pixels is None:
-                raise read.problem or EmatError("photo-not-read", f"{photo.path} was not read")
-            prediction = fitted.predict(read.pixels)
-            rows = {
-                scores.key: [
-                    scores.row(name, prediction.scores, [prediction.mask(each) for each in prediction.classes])
-                ]
-            }
-            if objects is not None:
-                instances_of = {each: prediction.instances(each).rows for each in prediction.classes}
-                rows[objects.key] = objects.rows(name, instances_of)
-            numbered = prediction.object_image if instances else None
-            writer.write(name, prediction.label_map, prediction.photo, photo.path, numbered, rows, read.state)
+            stack, tracks = open_stack(video.path, self.fitted.reading), Tracks()
+            if stack is None:
+                raise EmatError("no-such-file", f"{video.path} does not exist; check the name and the folder")
+            name, planes = inner_name(video.name), stack.planes("none")
+            for plane in follow(planes, len(planes), "frames predicted"):
+                frame, rows = plane.t or 0, None
+                prediction = self.fitted.predict(stack.photo(stack.values(plane, "none"), self.fitted.reading))
+                if self.objects is not None:
+                    apart = {class_name: prediction.instances(class_name) for class_name in prediction.classes}
+                    track_of = tracks.link(numbered({class_name: one.label_image for class_name, one in apart.items()}))
+                    objects, first = {}, 0
+                    for class_name, one in apart.items():
+                        objects[class_name] = [replace(row, id=track_of[first + row.id]) for row in one.rows]
+                        first += len(one.rows)
+                    rows = self.objects.rows(name, objects, frame)
+                self._write(f"{without_suffix(name)}_t{frame:05d}.png", prediction, rows)
         except WriteError:
-            raise  # the next photo could not be written either
+            raise
         except EmatError as problem:
-            typer.secho(f"emat: skipped: {problem}", err=True, fg=typer.colors.YELLOW)
-            yield Skipped(str(photo.path), str(problem), problem.code)
+            yield _skipped(video.path, problem)
+
+    def _write(
+        self,
+        name: str,
+        prediction: Prediction,
+        objects: list[list[str]] | None,
+        photo: Path | None = None,
+        state: str | None = None,
+    ) -> None:
+        masks = [prediction.mask(class_name) for class_name in prediction.classes]
+        rows = {self.scores.key: [self.scores.row(name, prediction.scores, masks)]}
+        if self.objects is not None and objects is not None:
+            rows[self.objects.key] = objects
+        apart = prediction.object_image if self.instances else None
+        self.writer.write(name, prediction.label_map, prediction.photo, photo, apart, rows, state)
+
+    def _slide(self, path: Path, name: str, state: str | None) -> None:
+        """Predict a TIFF that is too large for the memory, window by window."""
+        table = self.objects
+        counted = () if table is None else self.fitted.classes_  # the classes whose objects are in the table
+        with Slide(path, self.fitted.reading) as slide:
+            answer = SlidePrediction(self.fitted.classes_, slide.size)
+            joiners = {class_name: SeamJoiner([class_name], slide.size) for class_name in counted}
+            counts = dict.fromkeys(joiners, 0)
+
+            def watch(part: SlidePart) -> None:
+                for class_name, joiner in joiners.items():
+                    complete = [row for region in joiner.add(part) for row in slide_objects(region, class_name)]
+                    first = counts[class_name] + 1
+                    complete = [replace(row, id=number) for number, row in enumerate(complete, start=first)]
+                    counts[class_name] += len(complete)
+                    if complete and table is not None:
+                        self.writer.write_rows(name, {table.key: table.rows(name, {class_name: complete})})
+
+            def row() -> dict[str, list[list[str]]]:
+                shares = [answer.share(class_name) for class_name in answer.classes]
+                return {self.scores.key: [self.scores.slide_row(name, answer.scores, shares)]}
+
+            bands = predict_slide(self.fitted, slide, self.fitted.tiles_, answer, watch)
+            self.writer.write_bands(name, slide.size, bands, row, state)
 
 
-def _predict_video(
-    fitted: Segmenter,
-    video: PhotoFile,
-    writer: ResultWriter,
-    scores: ScoreTable,
-    objects: ObjectTable | None,
-    instances: bool,
-) -> list[Skipped]:
-    """Predict every frame of a video; in the table, an object keeps its number from frame to frame."""
-    try:
-        stack, tracks = open_stack(video.path, fitted.reading), Tracks()
-        if stack is None:
-            raise EmatError("no-such-file", f"{video.path} does not exist; check the name and the folder")
-        name, planes = inner_name(video.name), stack.planes("none")
-        for plane in follow(planes, len(planes), "frames predicted"):
-            frame = plane.t or 0
-            prediction = fitted.predict(stack.photo(stack.values(plane, "none"), fitted.reading))
-            written = f"{without_suffix(name)}_t{frame:05d}.png"
-            masks = [prediction.mask(each) for each in prediction.classes]
-            rows = {scores.key: [scores.row(written, prediction.scores, masks)]}
-            if objects is not None:
-                rows_of, first = {}, 0
-                apart = {each: prediction.instances(each) for each in prediction.classes}
-                linked = tracks.link(numbered({each: one.label_image for each, one in apart.items()}))
-                for each, one in apart.items():
-                    rows_of[each] = [replace(row, id=linked[first + row.id]) for row in one.rows]
-                    first += len(one.rows)
-                rows[objects.key] = objects.rows(name, rows_of, frame)
-            writer.write(
-                written,
-                prediction.label_map,
-                prediction.photo,
-                None,
-                prediction.object_image if instances else None,
-                rows,
-            )
-    except WriteError:
-        raise
-    except EmatError as problem:
-        typer.secho(f"emat: skipped: {problem}", err=True, fg=typer.colors.YELLOW)
-        return [Skipped(str(video.path), str(problem), problem.code)]
-    return []
-
-
-def _predict_slide(
-    fitted: Segmenter,
-    path: Path,
-    name: str,
-    writer: ResultWriter,
-    scores: ScoreTable,
-    objects: ObjectTable | None,
-    state: str | None,
-) -> None:
-    """Predict a TIFF that is too large for the memory, window by window."""
-    with Slide(path, fitted.reading) as slide:
-        answer = SlidePrediction(fitted.classes_, slide.size)
-        joiners = {} if objects is None else {each: SeamJoiner([each], slide.size) for each in fitted.classes_}
-        counts = dict.fromkeys(joiners, 0)
-
-        def watch(part: SlidePart) -> None:
-            for each, joiner in joiners.items():
-                complete = [row for region in joiner.add(part) for row in slide_objects(region, each)]
-                complete = [replace(row, id=number) for number, row in enumerate(complete, start=counts[each] + 1)]
-                counts[each] += len(complete)
-                if complete and objects is not None:
-                    writer.write_rows(name, {objects.key: objects.rows(name, {each: complete})})
-
-        def row() -> dict[str, list[list[str]]]:
-            shares = [answer.share(each) for each in answer.classes]
-            return {scores.key: [scores.slide_row(name, answer.scores, shares)]}
-
-        writer.write_bands(name, slide.size, predict_slide(fitted, slide, fitted.tiles_, answer, watch), row, state)
+def _skipped(path: Path, problem: EmatError) -> Skipped:
+    """Report a photo that could not be read."""
+    typer.secho(f"emat: skipped: {problem}", err=True, fg=typer.colors.YELLOW)
+    return Skipped(str(path), str(problem), problem.code)
 
 
 def _tell(

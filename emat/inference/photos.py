@@ -10,7 +10,7 @@ from pathlib import Path
 
 from emat.errors import EmatError
 from emat.files import content_state, from_user
-from emat.images import PHOTO_SUFFIXES, Pixels, Reading, Source, read_channels
+from emat.images import PHOTO_SUFFIXES, Pixels, Reading, Source, describe, read_channels
 from emat.images.sources import TIFF_SUFFIXES, split_page
 from emat.images.sources import pages as find_pages
 from emat.images.stacks import ZARR_SUFFIX
@@ -146,6 +146,12 @@ class ReadPhoto:
     pixels: Pixels | None  # (H, W, 3), or with further channels as `read_channels` gives it
     problem: EmatError | None
     state: str | None = None  # of the file when it was read, if that was asked for
+
+    def photo(self) -> Pixels:
+        """Return its pixels; EmatError if it could not be read."""
+        if self.pixels is None:
+            raise self.problem or EmatError("photo-not-read", f"{describe(self.source)} was not read")
+        return self.pixels
 
 
 def read_ahead(

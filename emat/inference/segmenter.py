@@ -41,7 +41,7 @@ from emat.inference.example_set import KEPT_TIMES, ExampleSet, FittedExample, th
 from emat.inference.fitted_file import FittedFile, is_fitted, read_fitted, write_fitted
 from emat.inference.forecast import Forecast, Forecasts, forecasts
 from emat.inference.hub import SEGMENTER_FILE, fetch_segmenter, is_on_hub, model_card, push_segmenter
-from emat.inference.photos import READ_AHEAD, ReadPhoto, read_ahead
+from emat.inference.photos import READ_AHEAD, read_ahead
 from emat.inference.postprocessing import ClassRules, in_steps
 from emat.inference.prediction import Prediction, Thresholds
 from emat.inference.tiles import MOST_DETAIL, UNCUT, Tiles, check_tiles, cut, tile_grid
@@ -545,7 +545,7 @@ class Segmenter:
         # Closed also when a photo cannot be read, so that no reader's thread is left.
         with closing(read_ahead(photos, max(ahead, batch_size - 1), self.reading)) as reading:
             while batch := list(islice(reading, batch_size)):
-                pixels = [_pixels_of(read) for read in batch]
+                pixels = [read.photo() for read in batch]
                 for photo, features in zip(pixels, self._features_of(pixels), strict=True):
                     yield self._unrefined(photo, fit, features).refined()
 
@@ -810,9 +810,3 @@ def _part(logits: Tensor, shares: tuple[float, float, float, float]) -> Tensor:
     first, start = int(top * rows), int(left * columns)
     last, end = max(first + 1, round((top + height) * rows)), max(start + 1, round((left + width) * columns))
     return logits[:, first:last, start:end]
-
-
-def _pixels_of(read: ReadPhoto) -> Pixels:
-    if read.pixels is None:
-        raise read.problem or EmatError("photo-not-read", "a photo was not read")
-    return read.pixels

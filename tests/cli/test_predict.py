@@ -122,7 +122,8 @@ def test_bad_photos_are_reported_and_skipped_with_code_3(
     assert [Path(one["photo"]).name for one in summary["skipped"]] == ["cut.jpg", "empty.jpg", "text.png", "gone.jpg"]
     codes = ["damaged-file", "empty-file", "not-an-image", "no-such-file"]
     assert [one["code"] for one in summary["skipped"]] == codes
-    assert len(printed.err.splitlines()) == 4, "one sentence each"
+    sentences = [line for line in printed.err.splitlines() if line.startswith("emat: ")]  # a slow machine adds progress
+    assert len(sentences) == 4, "one sentence each"
     assert set(_masks(tmp_path / "out")) == {"masks/a.png", "masks/b.png", "masks/deep/c.png"}
 
 
