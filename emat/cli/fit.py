@@ -34,7 +34,7 @@ from emat.images import PHOTO_SUFFIXES
 from emat.images.sources import split_page
 from emat.inference.decisions import best_size
 from emat.inference.example import MOST_EMPTY, Example, examples_of, wanted_classes
-from emat.inference.forecast import Forecast
+from emat.inference.forecast import Forecasts
 from emat.inference.segmenter import Segmenter
 from emat.outputs import claim_file
 from emat.progress import follow
@@ -211,7 +211,7 @@ def _from_dataset(
         )
 
 
-def _show(out: Path, counts: Mapping[str, int], forecast: Mapping[str, Forecast]) -> None:
+def _show(out: Path, counts: Mapping[str, int], forecast: Forecasts) -> None:
     console = Console()
     table = Table(box=box.SIMPLE_HEAD)
     table.add_column("class")
@@ -227,9 +227,8 @@ def _show(out: Path, counts: Mapping[str, int], forecast: Mapping[str, Forecast]
             row.append("-" if each.presence is None else f"{each.presence:.0%}")
         table.add_row(*row)
     console.print(table)
-    for name, each in forecast.items():
-        if sentence := each.sentence(name):
-            typer.echo(f"{sentence[0].upper()}{sentence[1:]}.")
+    for sentence in forecast.sentences():
+        typer.echo(sentence)
     typer.echo(f"{out}, {out.stat().st_size / 1e6:.1f} MB")
     if max(counts.values()) > SLOW_FROM:
         typer.echo("More examples make predictions slower; --shots 5 is often enough.")

@@ -86,13 +86,8 @@ def describe(fitted: Segmenter, path: Path) -> dict[str, Any]:
         "project": fitted.reading.project,
         "examples": [{"name": one.name, "classes": list(one.classes)} for one in fitted.examples_],
         "classes": classes,
-        "said": [*decisions.sentences(), *_expectations(fitted)],
+        "said": [*decisions.sentences(), *forecast.sentences()],
     }
-
-
-def _expectations(fitted: Segmenter) -> list[str]:
-    sentences = [(one.sentence(name)) for name, one in fitted.forecast_.items()]
-    return [f"{sentence[0].upper()}{sentence[1:]}." for sentence in sentences if sentence]
 
 
 def _lines(content: dict[str, Any]) -> list[str]:

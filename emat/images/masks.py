@@ -112,12 +112,17 @@ def size_in_words(shape: tuple[int, ...]) -> str:
     return f"{shape[1]} x {shape[0]}"
 
 
-def write_indexed_png(path: Path, label_map: Pixels, palette: Pixels = VOC_PALETTE) -> None:
-    """Write `label_map` (H, W) as a palette PNG whose values are the class indices, whole or not at all."""
+def indexed_image(label_map: Pixels) -> Image.Image:
+    """Return `label_map` (H, W) as an image with VOC's palette, whose values are the class indices."""
     image = Image.fromarray(mask_from_array(label_map, "the label map"))
-    image.putpalette(palette.astype(np.uint8).tobytes())
+    image.putpalette(VOC_PALETTE.tobytes())
+    return image
+
+
+def write_indexed_png(path: Path, label_map: Pixels) -> None:
+    """Write `label_map` (H, W) as an indexed PNG, whole or not at all."""
     with whole_file(path) as unfinished:
-        image.save(unfinished, "PNG")
+        indexed_image(label_map).save(unfinished, "PNG")
 
 
 class IndexedPngStream:

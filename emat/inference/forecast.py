@@ -112,6 +112,11 @@ class Forecasts(dict[str, Forecast]):
             )
         raise EmatError("unknown-class", f"there is no class {name!r} here; the classes are {', '.join(self)}")
 
+    def sentences(self) -> list[str]:
+        """Say in words what they mean for the user, of classes on which something needs to be said."""
+        advice = (forecast.sentence(name) for name, forecast in self.items())
+        return [f"{text[0].upper()}{text[1:]}." for text in advice if text]
+
     def __repr__(self) -> str:
         lines = []
         for name, forecast in self.items():

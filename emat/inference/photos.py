@@ -3,10 +3,12 @@
 import glob
 import itertools
 from collections import deque
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from emat.errors import EmatError
 from emat.files import content_state, from_user
@@ -14,6 +16,9 @@ from emat.images import PHOTO_SUFFIXES, Pixels, Reading, Source, describe, read_
 from emat.images.sources import TIFF_SUFFIXES, split_page
 from emat.images.sources import pages as find_pages
 from emat.images.stacks import ZARR_SUFFIX
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 READ_AHEAD = 2  # photos in memory beside the one that is predicted
 
@@ -168,11 +173,16 @@ def read_ahead(
     Yields:
         The photos in order.
     """
-    waiting: deque[Future[ReadPhoto]] = deque()
+    return in_advance(partial(_read, reading=reading or Reading(), states=states), sources, ahead)
+
+
+def in_advance(read: Callable[[Item], Result], items: Iterable[Item], ahead: int) -> Generator[Result, None, None]:
+    """Read items in a thread while earlier ones are processed, at most so many ahead; yields them in order."""
+    waiting: deque[Future[Result]] = deque()
     reader = ThreadPoolExecutor(1, thread_name_prefix="emat-reader")
     try:
-        for source in sources:
-            waiting.append(reader.submit(_read, source, reading or Reading(), states))
+        for item in items:
+            waiting.append(reader.submit(read, item))
             if len(waiting) > ahead:
                 yield waiting.popleft().result()
         while waiting:

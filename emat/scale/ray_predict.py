@@ -16,9 +16,7 @@ import logging
 import os
 import tempfile
 import uuid
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,6 +26,7 @@ from emat.files import inner_name
 from emat.formats.run_lengths import counts_of_mask, pack
 from emat.formats.writing import WriteOptions, open_writer
 from emat.images import PHOTO_SUFFIXES, Pixels, Reading, read_channels
+from emat.inference.photos import in_advance
 from emat.inference.prediction import Prediction, Thresholds
 from emat.inference.segmenter import AS_FITTED, Segmenter
 from emat.progress import follow
@@ -531,7 +530,8 @@ class _Worker:
         with tempfile.TemporaryDirectory() as folder:
             out = Path(folder) / "results"
             with self._writer(out) as writer:
-                for photo, pixels in self._read(photos):
+                # Photos are fetched and decoded in a thread while earlier ones are predicted.
+                for photo, pixels in zip(photos, in_advance(self._pixels, photos, READ_AHEAD), strict=True):
                     rows += self._rows(photo, pixels, writer)
             files = {path.relative_to(out).as_posix(): path for path in out.rglob("*") if path.is_file()}
             self._output.write(number, rows, files)
@@ -539,19 +539,6 @@ class _Worker:
 
     def _writer(self, out: Path) -> Any:
         return open_writer(self._options.formats, out, self._segmenter.classes_, options=self._options.written)
-
-    def _read(self, photos: Sequence[Photo]) -> Iterator[tuple[Photo, Pixels | EmatError]]:
-        """Fetch and decode photos in a thread while earlier ones are predicted."""
-        waiting: deque[tuple[Photo, Future[Pixels | EmatError]]] = deque()
-        with ThreadPoolExecutor(1, thread_name_prefix="emat-reader") as reader:
-            for photo in photos:
-                waiting.append((photo, reader.submit(self._pixels, photo)))
-                if len(waiting) > READ_AHEAD:
-                    done, pixels = waiting.popleft()
-                    yield done, pixels.result()
-            while waiting:
-                done, pixels = waiting.popleft()
-                yield done, pixels.result()
 
     def _pixels(self, photo: Photo) -> Pixels | EmatError:
         try:

@@ -10,12 +10,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from PIL import Image
-
 from emat.errors import EmatError
 from emat.files import is_number
 from emat.formats.run_lengths import counts_of_mask, pack
-from emat.images import VOC_PALETTE
+from emat.images.masks import indexed_image
 from emat.inference.example import Example
 from emat.inference.prediction import Prediction
 
@@ -95,32 +93,28 @@ def _is_local(address: str) -> bool:
 
 async def photo_of(request: Any, most: int) -> bytes:
     """The photo of a request of at most `most` bytes: its body, or the file `photo` of its form."""
-    if not request.headers.get("content-type", "").startswith("multipart/form-data"):
-        return await _body(request, most)
-    files = await _files(request, most)
-    if "photo" not in files:
-        raise EmatError("no-photos", "the form has no file called photo; send the photo under that name")
-    return files["photo"]
+    return (await _files(request, most))["photo"] if _is_form(request) else await _body(request, most)
 
 
 async def example_of(request: Any, most: int) -> Example:
     """The example in a form: the file `photo`, and a mask image under the name of each class."""
-    if not request.headers.get("content-type", "").startswith("multipart/form-data"):
+    if not _is_form(request):
         raise EmatError(
             "bad-request", "an example is a form (multipart/form-data): the file photo, and a mask image for each class"
         )
     files = await _files(request, most)
-    if "photo" not in files:
-        raise EmatError("no-photos", "the form has no file called photo; send the photo under that name")
-    photo = files.pop("photo")
-    return Example(photo, files, name="the example")
+    return Example(files.pop("photo"), files, name="the example")
+
+
+def _is_form(request: Any) -> bool:
+    return bool(request.headers.get("content-type", "").startswith("multipart/form-data"))
 
 
 async def _files(request: Any, most: int) -> dict[str, bytes]:
-    """The files of a form by name. The body is read within the limit first: a length may be false or not stated."""
+    """The files of a form by name, one of them called photo."""
     from starlette.formparsers import MultiPartException, MultiPartParser
 
-    body = await _body(request, most)
+    body = await _body(request, most)  # within the limit: a length may be false or not stated
 
     async def stream() -> AsyncGenerator[bytes, None]:
         yield body
@@ -130,9 +124,12 @@ async def _files(request: Any, most: int) -> dict[str, bytes]:
     except (MultiPartException, KeyError, ValueError) as error:
         raise EmatError("bad-request", f"the form cannot be read ({error})") from None
     try:
-        return {name: await value.read() for name, value in form.multi_items() if not isinstance(value, str)}
+        files = {name: await value.read() for name, value in form.multi_items() if not isinstance(value, str)}
     finally:
         await form.close()
+    if "photo" not in files:
+        raise EmatError("no-photos", "the form has no file called photo; send the photo under that name")
+    return files
 
 
 async def _body(request: Any, most: int) -> bytes:
@@ -196,8 +193,6 @@ def as_json(prediction: Prediction) -> dict[str, Any]:
 
 def as_png(prediction: Prediction) -> bytes:
     """Return the label map as an indexed PNG: 0 is background, i the i-th class."""
-    image = Image.fromarray(prediction.label_map, "P")
-    image.putpalette(VOC_PALETTE.tobytes())
     out = io.BytesIO()
-    image.save(out, "PNG")
+    indexed_image(prediction.label_map).save(out, "PNG")
     return out.getvalue()
