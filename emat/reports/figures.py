@@ -3,8 +3,7 @@
 matplotlib comes with the extra `report` and is imported when a figure is drawn.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,21 +44,14 @@ def save_figure(paths: Sequence[Path], draw: Callable[[], Any]) -> None:
     Raises:
         EmatError: If matplotlib is not installed.
     """
-    with house_style():
+    matplotlib, _ = _matplotlib()
+    with matplotlib.rc_context(STYLE):
         figure = draw()
         for path in paths:
             kind = path.suffix.lower().removeprefix(".")
             metadata = {"Date": None} if kind == "svg" else None
             with whole_file(path) as unfinished:
                 figure.savefig(unfinished, format=kind, dpi=DOTS_PER_INCH, metadata=metadata)
-
-
-@contextmanager
-def house_style() -> Iterator[None]:
-    """Draw in the house style."""
-    matplotlib, _ = _matplotlib()
-    with matplotlib.rc_context(STYLE):
-        yield
 
 
 def hex_colour(colour: Colour) -> str:
@@ -147,7 +139,23 @@ class ScoreFigure:
 
     def draw(self) -> Any:
         """Draw the figure with matplotlib and return it."""
-        return _draw(self)
+        labels = dict.fromkeys((curve.label, curve.colour) for chart in self.charts for curve in chart.curves)
+        size = (CHART_WIDTH * len(self.charts), CHART_HEIGHT + LEGEND_LINE * (len(labels) + 1))
+        figure = new_figure(*size)
+        figure.get_layout_engine().set(w_pad=0.12)
+        title_figure(figure, self.title)
+        handles: dict[tuple[str, int], Any] = {}
+        for number, chart in enumerate(self.charts):
+            axes = figure.add_subplot(1, len(self.charts), number + 1)
+            axes.set_xticks(range(len(self.ticks)), self.ticks)
+            axes.set_xlim(-0.5, len(self.ticks) - 0.5)
+            plain_axes(axes, self.axis, chart.score)
+            for order, curve in enumerate(chart.curves):
+                offset = (order - (len(chart.curves) - 1) / 2) * min(LARGEST_OFFSET, 0.5 / len(chart.curves))
+                handles[curve.label, curve.colour] = _draw_curve(axes, curve, offset)
+        shown = [handles[key] for key in labels]
+        figure.legend(shown, [label for label, _ in labels], loc="outside lower left", frameon=False)
+        return figure
 
 
 def figures(methods: Sequence[MethodScores]) -> list[ScoreFigure]:
@@ -194,31 +202,6 @@ def mark_of(summary: Summary | None, score: str, index: int) -> Mark | None:
         return None
     low, high = summary.intervals[score] or (value, value)
     return Mark(index, 100 * value, 100 * low, 100 * high)
-
-
-def _draw(content: ScoreFigure) -> Any:
-    labels = dict.fromkeys((curve.label, curve.colour) for chart in content.charts for curve in chart.curves)
-    size = (CHART_WIDTH * len(content.charts), CHART_HEIGHT + LEGEND_LINE * (len(labels) + 1))
-    figure = new_figure(*size)
-    figure.get_layout_engine().set(w_pad=0.12)
-    title_figure(figure, content.title)
-    handles: dict[tuple[str, int], Any] = {}
-    for number, chart in enumerate(content.charts):
-        axes = figure.add_subplot(1, len(content.charts), number + 1)
-        _prepare(axes, content, chart.score)
-        for order, curve in enumerate(chart.curves):
-            offset = (order - (len(chart.curves) - 1) / 2) * min(LARGEST_OFFSET, 0.5 / len(chart.curves))
-            handles[curve.label, curve.colour] = _draw_curve(axes, curve, offset)
-    figure.legend(
-        [handles[each] for each in labels], [label for label, _ in labels], loc="outside lower left", frameon=False
-    )
-    return figure
-
-
-def _prepare(axes: Any, content: ScoreFigure, score: str) -> None:
-    axes.set_xticks(range(len(content.ticks)), content.ticks)
-    axes.set_xlim(-0.5, len(content.ticks) - 0.5)
-    plain_axes(axes, content.axis, score)
 
 
 def _draw_curve(axes: Any, curve: Curve, offset: float) -> Any:

@@ -21,7 +21,6 @@ from emat.errors import EmatError
 from emat.evaluation.evaluator import Evaluator, QueryWork, SharedTask
 from emat.evaluation.metrics import TaskOutcome
 from emat.evaluation.results import Summary
-from emat.evaluation.run import EvaluatedMethod
 from emat.features import FeatureCache
 from emat.formats.drawing import LabelMap
 from emat.images import VOID, Pixels, fitted_size, resize_mask, resize_photo
@@ -543,52 +542,74 @@ class MeasuredTask:
         return sum(self.outcome.unions)
 
 
-class TaskPredictor:
-    """Predicts single tasks with the models of a store."""
+class AnsweredTasks:
+    """Rows of panels that show tasks and what the models of a store predict for them."""
 
-    def __init__(self, store: ResultStore) -> None:
-        self._store = store
-        self._passes: dict[int, Evaluator] = {}
+    def __init__(self, store: ResultStore, painter: TaskPainter) -> None:
+        self._store, self._painter = store, painter
+        self._evaluators: dict[int, Evaluator] = {}
 
-    def label_map(self, label: str, fold: int, task: Task) -> LabelMap:
-        """Return the label map that a model predicts for a task, at the query's own size."""
-        answering = self._pass(self._store.methods[label][fold], self._store.tasks.dataset)
-        size = self._store.tasks.dataset.mask(task.query).shape
-        work = QueryWork(task.query, (SharedTask(task.ways, task.shots, ()),))
-        (label_map,) = answering.decisions(work, (size[0], size[1]), lambda _, decision: decision.label_map)
-        return label_map
+    def row(self, measured: MeasuredTask, row: PanelRow, head: bool) -> PanelRow:
+        """Fill a row: two ways with all their shots, the query, the true masks, and what the models predict."""
+        task, panels = measured.task, []
+        for way, names in enumerate(task.shots[:2]):
+            name = self._store.tasks.dataset.classes[task.ways[way] - 1]
+            different = list(dict.fromkeys(names))
+            pictures = [self._painter.with_classes(photo, task.ways, [task.ways[way]]) for photo in different]
+            repeated = f", {len(names)} shots" if len(names) > len(different) else ""
+            panels.append(Panel(side_by_side(pictures), f"support {way + 1}" if head else "", f"{name}{repeated}", way))
+        return replace(row, panels=(*panels, *self.answers(measured, head)))
 
-    def _pass(self, evaluated: EvaluatedMethod, dataset: Dataset) -> Evaluator:
-        key = id(evaluated)
-        if key not in self._passes:
+    def answers(self, measured: MeasuredTask, head: bool) -> list[Panel]:
+        """Return the query, its true masks, the other model's and EMAT's predictions."""
+        task, query, painter = measured.task, measured.task.query, self._painter
+        extra = ", ".join(self._store.tasks.dataset.classes[way - 1] for way in task.ways[2:])
+        below = f"also a way: {extra}" if extra else ""
+        panels = [Panel(painter.photo(query), "query" if head else "")] if painter.photos else []
+        panels.append(Panel(painter.with_classes(query, task.ways), "truth" if head else "", below))
+        for label in (other_model(list(self._store.methods)) or "CST*", "EMAT"):
+            if measured.fold in self._store.methods.get(label, {}):
+                predicted = np.asarray(self._label_map(label, measured.fold, task), np.uint8)
+                overlap = _overlap(predicted, self._store.tasks.dataset.mask(query), task.ways)
+                panels.append(Panel(painter.with_map(query, predicted), label if head else "", overlap))
+            else:
+                panels.append(Panel(None, label if head else "", absent="not run"))
+        return panels
+
+    def _label_map(self, label: str, fold: int, task: Task) -> LabelMap:
+        """The label map that a model predicts for a task, at the query's own size."""
+        dataset, evaluated = self._store.tasks.dataset, self._store.methods[label][fold]
+        if id(evaluated) not in self._evaluators:
             cache = FeatureCache(evaluated.method, memory_bytes=CACHE_BYTES)
-            self._passes[key] = Evaluator(evaluated.method, dataset, cache, support_bytes=CACHE_BYTES)
-        return self._passes[key]
+            evaluator = Evaluator(evaluated.method, dataset, cache, support_bytes=CACHE_BYTES)
+            self._evaluators[id(evaluated)] = evaluator
+        height, width = dataset.mask(task.query).shape
+        work = QueryWork(task.query, (SharedTask(task.ways, task.shots, ()),))
+        evaluator = self._evaluators[id(evaluated)]
+        (label_map,) = evaluator.decisions(work, (height, width), lambda _, decision: decision.label_map)
+        return label_map
 
 
 def small_objects_figure(store: ResultStore, painter: TaskPainter) -> Any:
     """Figure 1: EMAT and another model on small objects."""
-    answers = sorted(_measured(store, SMALL_OBJECTS), key=lambda each: each.iou)
-    if not answers:
+    measured = sorted(_measured(store, SMALL_OBJECTS), key=lambda task: task.iou)
+    if not measured:
         raise EmatError("not-measured", "EMAT was not measured on small objects")
-    chosen = {"best": answers[-1], "median": answers[len(answers) // 2], "worst": answers[0]}
-    predictor = TaskPredictor(store)
+    chosen = {"best": measured[-1], "median": measured[len(measured) // 2], "worst": measured[0]}
+    answered = AnsweredTasks(store, painter)
     rows = []
-    for index, (words, each) in enumerate(chosen.items()):
-        support = painter.with_classes(each.task.shots[0][0], each.task.ways)
-        class_name = store.tasks.dataset.classes[each.task.ways[0] - 1]
-        panels = [
-            Panel(support, "support" if index == 0 else "", class_name, way=0),
-            *_answers(store, painter, predictor, each, index == 0),
-        ]
-        rows.append(PanelRow(tuple(panels), words))
+    for index, (words, example) in enumerate(chosen.items()):
+        support = painter.with_classes(example.task.shots[0][0], example.task.ways)
+        class_name = store.tasks.dataset.classes[example.task.ways[0] - 1]
+        first = Panel(support, "support" if index == 0 else "", class_name, way=0)
+        rows.append(PanelRow((first, *answered.answers(example, index == 0)), words))
     return draw_panels("Small objects: less than 15 % of the photo, 1-way 1-shot", rows)
 
 
 def queries_figure(store: ResultStore, painter: TaskPainter) -> Any:
     """Figure 4: queries with none, some and all classes, and one task in three settings."""
-    answers = _measured(store, THREE_SETTINGS[0])
-    if not answers:
+    measured = _measured(store, THREE_SETTINGS[0])
+    if not measured:
         raise EmatError("not-measured", "EMAT was not measured on 2-way 1-shot tasks")
     kinds: dict[str, Callable[[Sequence[bool]], bool]] = {
         "none of the\nclasses": lambda truth: not any(truth),
@@ -596,53 +617,17 @@ def queries_figure(store: ResultStore, painter: TaskPainter) -> Any:
         "all classes": all,
     }
     rows: list[PanelRow] = []
-    predictor = TaskPredictor(store)
+    answered = AnsweredTasks(store, painter)
     for words, fits in kinds.items():
-        some = [each for each in answers if fits(each.outcome.truth)]
-        if some:
-            some.sort(key=lambda each: each.iou if any(each.outcome.truth) else -each.marked)
-            row = PanelRow((), words)
-            rows.append(_task_row(store, painter, predictor, some[len(some) // 2], row, not rows))
+        tasks = [task for task in measured if fits(task.outcome.truth)]
+        if tasks:
+            tasks.sort(key=lambda task: task.iou if any(task.outcome.truth) else -task.marked)
+            rows.append(answered.row(tasks[len(tasks) // 2], PanelRow((), words), not rows))
     heading = "One task in the three settings"
-    for setting, each in zip(("original", "partially\naugmented", "fully\naugmented"), _changed(store), strict=False):
-        rows.append(_task_row(store, painter, predictor, each, PanelRow((), setting, heading), False))
+    for setting, task in zip(("original", "partially\naugmented", "fully\naugmented"), _changed(store), strict=False):
+        rows.append(answered.row(task, PanelRow((), setting, heading), False))
         heading = ""
     return draw_panels("Queries that show none, some and all of the classes; 2-way 1-shot", rows)
-
-
-def _task_row(
-    store: ResultStore, painter: TaskPainter, predictor: TaskPredictor, each: MeasuredTask, row: PanelRow, head: bool
-) -> PanelRow:
-    """Fill a row: two ways with all their shots, the query, the true masks, and what the models predict."""
-    task, panels = each.task, []
-    for way, names in enumerate(task.shots[:2]):
-        name = store.tasks.dataset.classes[task.ways[way] - 1]
-        different = list(dict.fromkeys(names))
-        pictures = [painter.with_classes(photo, task.ways, [task.ways[way]]) for photo in different]
-        repeated = f", {len(names)} shots" if len(names) > len(different) else ""
-        panels.append(Panel(side_by_side(pictures), f"support {way + 1}" if head else "", f"{name}{repeated}", way))
-    panels += _answers(store, painter, predictor, each, head)
-    return replace(row, panels=tuple(panels))
-
-
-def _answers(
-    store: ResultStore, painter: TaskPainter, predictor: TaskPredictor, each: MeasuredTask, head: bool
-) -> list[Panel]:
-    """The query, its true masks, the other model's and EMAT's predictions."""
-    task, query = each.task, each.task.query
-    other = other_model(list(store.methods))
-    extra = ", ".join(store.tasks.dataset.classes[way - 1] for way in task.ways[2:])
-    below = f"also a way: {extra}" if extra else ""
-    panels = [Panel(painter.photo(query), "query" if head else "")] if painter.photos else []
-    panels.append(Panel(painter.with_classes(query, task.ways), "truth" if head else "", below))
-    for label in (other or "CST*", "EMAT"):
-        if each.fold in store.methods.get(label, {}):
-            predicted = np.asarray(predictor.label_map(label, each.fold, task), np.uint8)
-            said = _overlap(predicted, store.tasks.dataset.mask(query), task.ways)
-            panels.append(Panel(painter.with_map(query, predicted), label if head else "", said))
-        else:
-            panels.append(Panel(None, label if head else "", absent="not run"))
-    return panels
 
 
 def _overlap(predicted: LabelMap, mask: LabelMap, ways: Sequence[int]) -> str:

@@ -478,7 +478,7 @@ def _on_gain(store: ResultStore) -> list[str]:
         ("2-way 1-shot, original setting", THREE_SETTINGS[0], _published_gain),
         ("objects below 15 % of the photo, 1-way 1-shot", SMALL_OBJECTS, _published_small_gain),
     ):
-        gain = gain_over(store, "EMAT", "CST*", spec)
+        gain = gain_between(store, ("EMAT", spec), ("CST*", spec))
         if gain is None:
             continue
         said = []
@@ -504,7 +504,7 @@ def _published_small_gain(store: ResultStore, score: str, folds: Sequence[int]) 
 def _on_small_objects(store: ResultStore) -> list[str]:
     """EMAT's gain in the three splits of small objects."""
     other = other_model(list(store.methods))
-    gains = [] if other is None else [gain_over(store, "EMAT", other, spec) for spec in SIZE_SPLITS]
+    gains = [] if other is None else [gain_between(store, ("EMAT", spec), (other, spec)) for spec in SIZE_SPLITS]
     measured = [each for each in gains if each is not None]
     if not measured or len(measured) < len(gains):
         return []
@@ -524,7 +524,7 @@ def _on_ablation(store: ResultStore) -> list[str]:
     sentences = []
     for before, after in pairwise(measured):
         for which, spec in (("all", THREE_SETTINGS[0]), ("small", SMALL_OBJECTS)):
-            gain = gain_over(store, after, before, spec)
+            gain = gain_between(store, (after, spec), (before, spec))
             if gain is None:
                 continue
             rows = [ABLATION_ROWS[label] for label in (after, before)]
@@ -563,7 +563,7 @@ def _on_ways(store: ResultStore) -> list[str]:
     if None in means:
         return []
     parts = []
-    gains = [] if other is None else [gain_over(store, "EMAT", other, spec) for spec in CURVES]
+    gains = [] if other is None else [gain_between(store, ("EMAT", spec), (other, spec)) for spec in CURVES]
     for score, name in SCORE_WORDS.items():
         here = ", ".join(f"{100 * (mean.scores[score] or 0):.1f}" for mean in means if mean is not None)
         over = ", ".join(each.words(score) for each in gains if each is not None)
@@ -601,17 +601,17 @@ class Gain:
         return f"{_signed(self.points[score])} ({_signed(low)} to {_signed(high)})"
 
 
-def gain_over(store: ResultStore, label: str, other: str, spec: TaskSpec) -> Gain | None:
+def gain_between(store: ResultStore, ours: tuple[str, TaskSpec], theirs: tuple[str, TaskSpec]) -> Gain | None:
     """Return a model's gain over another with paired 95 % intervals, on the folds and tasks that both have.
+
+    Args:
+        store: What was measured.
+        ours: The model, and its tasks.
+        theirs: The other model and its tasks, which have the same queries.
 
     Returns:
         The gain; None if the models have no fold in common.
     """
-    return gain_between(store, (label, spec), (other, spec))
-
-
-def gain_between(store: ResultStore, ours: tuple[str, TaskSpec], theirs: tuple[str, TaskSpec]) -> Gain | None:
-    """Return the gain of a model on some tasks over a model on others that have the same queries; see `gain_over`."""
     counts = [{each.configuration.fold: len(each.outcomes) for each in store.folds(*each)} for each in (ours, theirs)]
     first = tuple((fold, min(count, counts[1][fold])) for fold, count in counts[0].items() if fold in counts[1])
     measured = [{each.configuration.fold: each for each in store.folds(*of, first)} for of in (ours, theirs)]

@@ -14,7 +14,6 @@ from emat.reports.paper.paper_tables import (
     COST_CASES,
     findings,
     gain_between,
-    gain_over,
     published,
     published_number,
     published_text,
@@ -150,7 +149,7 @@ def test_numbers_are_numbers_and_the_rest_is_none() -> None:
 
 def test_a_gain_is_the_difference_of_the_means_with_a_paired_interval(plan: MeasuringPlan) -> None:
     store = plan.store
-    gain = gain_over(store, "EMAT", "Prototype", SMALL_OBJECTS)
+    gain = gain_between(store, ("EMAT", SMALL_OBJECTS), ("Prototype", SMALL_OBJECTS))
     assert gain is not None
     assert gain.folds == (0, 1, 2, 3)
     means = [store.mean(label, SMALL_OBJECTS) for label in ("EMAT", "Prototype")]
@@ -161,10 +160,10 @@ def test_a_gain_is_the_difference_of_the_means_with_a_paired_interval(plan: Meas
         assert value == pytest.approx(100 * (scores[0] - scores[1]), abs=1e-3)  # type: ignore[operator]
         low, high = gain.intervals[score]
         assert low <= high
-    same = gain_over(store, "EMAT", "EMAT", SMALL_OBJECTS)
+    same = gain_between(store, ("EMAT", SMALL_OBJECTS), ("EMAT", SMALL_OBJECTS))
     assert same is not None
     assert same.words("miou") == "+0.0 (+0.0 to +0.0)"
-    assert gain_over(store, "EMAT", "CST*", SMALL_OBJECTS) is None
+    assert gain_between(store, ("EMAT", SMALL_OBJECTS), ("CST*", SMALL_OBJECTS)) is None
 
 
 def test_each_finding_that_can_be_judged_has_a_sentence(plan: MeasuringPlan) -> None:
