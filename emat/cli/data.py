@@ -115,7 +115,8 @@ def _show_report(outcome: Report, root: Path) -> None:
         f"{present} of {len(outcome.photos_of_class)} classes present"
     )
     if outcome.photos_of_class:
-        console.print(_counts_in_lines(outcome.photos_of_class), style="dim")
+        counts = (f"{escape(name)} {count:,}" for name, count in outcome.photos_of_class.items())
+        console.print(", ".join(counts), style="dim")
     if outcome.findings:
         table = Table(box=box.SIMPLE_HEAD)
         for title in ("finding", "files", "for example", "what to do"):
@@ -126,10 +127,6 @@ def _show_report(outcome: Report, root: Path) -> None:
             table.add_row(f"[{style}]{finding.kind}[/]", f"{finding.count:,}", examples, finding.advice)
         console.print(table)
     console.print("[green]Nothing to fix.[/]" if outcome.clean else "[red]There are faults to fix.[/]")
-
-
-def _counts_in_lines(counts: dict[str, int]) -> str:
-    return ", ".join(f"{escape(name)} {count:,}" for name, count in counts.items())
 
 
 def _show_lists(found: list[FoldList], class_names: dict[str, tuple[str, ...]]) -> None:

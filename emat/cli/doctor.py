@@ -80,7 +80,8 @@ def command(
     """
     report = examine()
     if as_json:
-        typer.echo(json.dumps(_as_json(report), indent=2, default=str))
+        answer = asdict(report) | {"healthy": report.healthy, "proposal": report.proposal}
+        typer.echo(json.dumps(answer, indent=2, default=str))
     else:
         _show(report, Console())
     if not report.healthy:
@@ -125,10 +126,6 @@ def extras() -> list[Extra]:
         except metadata.PackageNotFoundError:
             absent.append(package[0])
     return [Extra(name, tuple(absent)) for name, absent in missing.items()]
-
-
-def _as_json(report: MachineReport) -> dict[str, object]:
-    return asdict(report) | {"healthy": report.healthy, "proposal": report.proposal}
 
 
 def _show(report: MachineReport, console: Console) -> None:

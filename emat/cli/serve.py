@@ -58,11 +58,11 @@ def command(
     if keep is not None:  # it may be the file that is served: it is read once, and to go on with it is what is meant
         claim_file(keep, (".emat",), overwrite=keep == segmenter, flag="--keep")
     if workers == 1:
-        run_server(build_app(_loaded(segmenter, model, how), options), host, port, 1)
+        _run_server(build_app(_loaded(segmenter, model, how), options), host, port, 1)
         return
     source = None if segmenter is None else str(segmenter)
     os.environ["EMAT_SERVED"] = json.dumps([source, model, asdict(how), options.as_json()])
-    run_server("emat.cli.serve:app_from_environment", host, port, workers)
+    _run_server("emat.cli.serve:app_from_environment", host, port, workers)
 
 
 def app_from_environment() -> Any:
@@ -76,18 +76,8 @@ def _loaded(segmenter: Path | str | None, model: str, how: PredictOptions) -> Se
     return how.load(model) if segmenter is None else how.load_fitted(segmenter)
 
 
-def run_server(app: Any, host: str, port: int, workers: int) -> None:
-    """Serve until the process is asked to end, then finish what was begun.
-
-    Args:
-        app: What `build_app` returned, or for several workers the name of a function that returns one.
-        host: The address to listen at.
-        port: The port; 0 for any.
-        workers: The number of processes.
-
-    Raises:
-        EmatError: If the packages are missing, or the port is taken.
-    """
+def _run_server(app: Any, host: str, port: int, workers: int) -> None:
+    """Serve an application, or what the function of a name returns, until the process is asked to end."""
     check_packages()
     import uvicorn
 

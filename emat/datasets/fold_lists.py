@@ -239,9 +239,9 @@ def folds_by_name(classes: Sequence[str], names: Sequence[Sequence[str]]) -> tup
             raise EmatError("no-classes", f"fold {fold} has no class; name at least one")
         for name in members:
             if name not in index:
+                some = ", ".join(classes[:8]) + (" ..." if len(classes) > 8 else "")
                 raise EmatError(
-                    "unknown-class",
-                    f"fold {fold} has the class {name!r}, which is not in the data set; it has {_some(classes)}",
+                    "unknown-class", f"fold {fold} has the class {name!r}, which is not in the data set; it has {some}"
                 )
             if name in seen:
                 raise EmatError(
@@ -270,10 +270,6 @@ def split_evenly(classes: Sequence[str], folds: int) -> tuple[tuple[int, ...], .
     """
     indices = [number for number, name in enumerate(classes, start=1) if name != VOID_NAME]
     return tuple(tuple(indices[number - 1] for number in fold) for fold in even_folds(len(indices), folds))
-
-
-def _some(classes: Sequence[str]) -> str:
-    return ", ".join(classes[:8]) + (" ..." if len(classes) > 8 else "")
 
 
 def lists_from_masks(
@@ -373,11 +369,12 @@ def read_fold_list(
         raise EmatError("wrong-file-kind", f"{path} is not a fold list; lists end in {', '.join(LIST_SUFFIXES)}")
     text = "" if path.suffix == ".pkl" else read_text(path, LARGEST_PICKLE)
     if text.startswith(LIST_HEADER):
-        return parse_fold_list(text, path)
+        return _parse_fold_list(text, path)
     dataset = dataset or next((part for part in reversed(path.parts) if part in PUBLISHED_DATASETS), None)
     match = LIST_FILE.fullmatch(path.stem)
     fold = int(match[1]) if fold is None and match else fold
-    split = split or _split_of_folder(path.parent.name)
+    folder = path.parent.name
+    split = split or SPLIT_FOLDERS.get(folder) or (folder if SIZE_RANGE.fullmatch(folder) else None)
     if dataset is None or fold is None or split is None:
         raise EmatError(
             "bad-file-name",
@@ -457,10 +454,6 @@ def _pickled_entries(path: Path) -> tuple[tuple[str, int], ...]:
     return tuple(entries)
 
 
-def _split_of_folder(name: str) -> str | None:
-    return SPLIT_FOLDERS.get(name) or (name if SIZE_RANGE.fullmatch(name) else None)
-
-
 def _class_ids(dataset: str, fold: int, split: str, entries: tuple[tuple[str, int], ...]) -> tuple[int, ...]:
     if dataset not in PUBLISHED_DATASETS:
         return tuple(sorted({class_id for _, class_id in entries}))
@@ -484,19 +477,8 @@ def write_fold_list(fold_list: FoldList, path: Path) -> None:
     write_text(path, "\n".join(header) + "\n" + _entry_lines(fold_list.entries))
 
 
-def parse_fold_list(text: str, path: Path) -> FoldList:
-    """Parse a list in emat's own format and verify its counts and SHA-256.
-
-    Args:
-        text: The content of the file.
-        path: The path of the file, for messages.
-
-    Returns:
-        The fold list.
-
-    Raises:
-        EmatError: The text is not complete, or was changed after it was written.
-    """
+def _parse_fold_list(text: str, path: Path) -> FoldList:
+    """Parse a list in emat's own format, from the file at `path`, and verify its counts and SHA-256."""
     lines = text.removesuffix("\n").split("\n")  # splitlines would also split at rare separators that names may contain
     header = dict(line[2:].split(": ", 1) for line in lines[1:7] if line.startswith("# ") and ": " in line)
     try:

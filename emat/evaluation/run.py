@@ -233,7 +233,7 @@ def evaluate(
     limits = limits or default_limits(processes.per_machine)
     header = _header(run)
     done = _read_journals(journal, header)
-    mine = Journal(_journal_of(journal, processes.rank), header)
+    mine = Journal(journal.with_name(f"{journal.name}.{processes.rank}"), header)
     before = time.monotonic()
     # Answer the queries of this process, method by method; photos that no later query needs are dropped on the way.
     try:
@@ -321,10 +321,6 @@ def _check_names(configurations: Iterable[Configuration], dataset: Dataset) -> N
 
 def _header(run: Run) -> dict[str, Any]:
     return {"format": "emat evaluation journal 1", "run": run.fingerprint}
-
-
-def _journal_of(journal: Path, rank: int) -> Path:
-    return journal.with_name(f"{journal.name}.{rank}")
 
 
 def _journals(journal: Path) -> list[Path]:

@@ -129,7 +129,7 @@ class Drawing:
         polygons = [polygon for polygon in polygons if len(polygon) >= FEWEST_NUMBERS]
         if not polygons:
             return np.zeros((self.height, self.width), bool)
-        coco = coco_masks()
+        coco = _coco_masks()
         mask = np.asarray(coco.decode(coco.merge(coco.frPyObjects(polygons, self.height, self.width))), bool)
         if not mask.any():
             tell_first("object without pixels", f"{self.photo} has an outline that covers no pixel of it")
@@ -197,12 +197,8 @@ def what_is_wrong(error: Exception) -> str:
     return f"a value is of the wrong kind ({reason or type(error).__name__})"
 
 
-def coco_masks() -> ModuleType:
-    """Import `pycocotools.mask`.
-
-    Raises:
-        EmatError: It is not installed.
-    """
+def _coco_masks() -> ModuleType:
+    """Import `pycocotools.mask`."""
     with needs_extra("filling outlines", "data"):
         from pycocotools import mask
     return mask

@@ -267,7 +267,7 @@ class ResultWriter:
 
     def _take(self, name: str) -> None:
         """Refuse a photo whose result would replace that of another."""
-        for path in self._result_paths(name):
+        for path in [writer.result_path(name) for writer in self._writers]:
             if path in FOR_ALL:
                 raise EmatError(
                     "same-output-name",
@@ -278,9 +278,6 @@ class ResultWriter:
                 raise EmatError(
                     "same-output-name", f"{other} and {name} would both be written to {path}; rename one of the photos"
                 )
-
-    def _result_paths(self, name: str) -> list[str]:
-        return [writer.result_path(name) for writer in self._writers]
 
     def _is_written(self, name: str) -> bool:
         return all(writer._is_there(writer.result_path(name)) for writer in self._writers)

@@ -405,7 +405,9 @@ def _from_tifffile(source: Path | str | bytes, file_format: str | None, reading:
 def _low_bytes(source: Path | str | bytes, raw: str, reading: Reading, name: str) -> Image.Image:
     """Decode a photo of 16 bits a channel again, and keep the low byte of each value, which Pillow drops."""
     image = open_image(source, PHOTO_FORMATS, reading.max_pixels, name)
-    image.tile = [tile._replace(args=_with_unpacking(tile.args, raw)) for tile in image.tile]  # type: ignore[attr-defined]
+    for index, tile in enumerate(image.tile):  # type: ignore[attr-defined]
+        others = tile.args[1:] if isinstance(tile.args, tuple) else None
+        image.tile[index] = tile._replace(args=raw if others is None else (raw, *others))  # type: ignore[attr-defined]
     try:
         image.load()
     except Exception as error:
@@ -439,10 +441,6 @@ def _unpacking(image: Image.Image) -> str:
     tiles = getattr(image, "tile", None) or []
     arguments = tiles[0].args if tiles else ""
     return str(arguments[0] if isinstance(arguments, tuple) and arguments else arguments)
-
-
-def _with_unpacking(arguments: Any, raw: str) -> Any:
-    return (raw, *arguments[1:]) if isinstance(arguments, tuple) else raw
 
 
 def _is_deep(image: Image.Image, raw: str) -> bool:

@@ -110,9 +110,9 @@ def identify(source: Path | str | bytes, formats: tuple[str, ...], name: str) ->
                 f"{name} is a damaged TIFF, or one of a kind that is not read, such as 64-bit fractions; save it with "
                 "8 or 16 bits",
             ) from None
-        raise EmatError(
-            "not-an-image", f"{name} is not {_listing(allowed)}, or is damaged; {_way_out(allowed)}"
-        ) from None
+        listed = ", ".join(allowed[:-1]) + f" or {allowed[-1]}"
+        why = "" if "JPEG" in allowed else ", since JPEG and WebP change class indices"
+        raise EmatError("not-an-image", f"{name} is not {listed}, or is damaged; save it as PNG{why}") from None
     except Exception as error:  # Pillow's readers raise many kinds of errors for damaged files
         raise EmatError(
             "damaged-file", f"{name} cannot be read ({_reason(error)}); save it again or leave it out"
@@ -297,14 +297,6 @@ def _register_heif(name: str) -> None:
             "photo as JPEG",
         ) from None
     pillow_heif.register_heif_opener()
-
-
-def _listing(formats: tuple[str, ...]) -> str:
-    return ", ".join(formats[:-1]) + f" or {formats[-1]}"
-
-
-def _way_out(formats: tuple[str, ...]) -> str:
-    return "save it as PNG" + ("" if "JPEG" in formats else ", since JPEG and WebP change class indices")
 
 
 def _reason(error: Exception) -> str:

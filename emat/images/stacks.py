@@ -393,13 +393,7 @@ def ome_facts(text: str) -> tuple[list[str], tuple[float, float, str] | None]:
 def _is_credible(text: str, path: Path, page: int) -> bool:
     """Whether OME-XML can be given to tifffile, which reserves memory for every number in it and opens every file.
 
-    Args:
-        text: The OME-XML.
-        path: The file that it is in.
-        page: How many values a page of the file has.
-
-    Raises:
-        EmatError: It has more planes than are read, or names a file outside of its folder.
+    `page` is how many values a page of the file has. EmatError if it has more planes than are read.
     """
     root = _parsed(text)
     if root is None:

@@ -420,7 +420,5 @@ def photos_of_nothing(dataset: Dataset) -> list[PhotoFile]:
 
 
 def _is_annotated(dataset: Dataset, name: str) -> bool:
-    """Whether there is a file that says what the photo shows. In a YOLO data set, a photo without one may not have been
-    looked at yet.
-    """
+    """Whether a file says what the photo shows. A YOLO photo without one may not have been looked at yet."""
     return dataset.kind != "yolo" or dataset.mask_file(name) is not None

@@ -379,16 +379,7 @@ def check_entry(entry: Any) -> None:
 
 
 def check_tensors(form: type[Any], tensors: Mapping[str, Tensor], letters: dict[str, int]) -> None:
-    """Check the tensors of an encoding, or of what was learnt.
-
-    Args:
-        form: The class of the encoding; the shapes of those that `SHAPES` does not know are not checked.
-        tensors: The tensors by their names.
-        letters: The number that each letter stands for; what is new is entered.
-
-    Raises:
-        ValueError: A tensor has another shape or type, or holds something that is not a number.
-    """
+    """Check the tensors of an encoding, or of what was learnt, by `SHAPES`; numbers of new letters are entered."""
     expected = SHAPES.get(form, {})
     own: dict[str, int] = {}
     for name, value in tensors.items():
@@ -409,17 +400,7 @@ def check_tensors(form: type[Any], tensors: Mapping[str, Tensor], letters: dict[
 
 
 def check_numbers(name: str, value: Tensor, largest: float, *, unknown: bool = False) -> None:
-    """Check the type and the values of one tensor.
-
-    Args:
-        name: What it is called, for the error.
-        value: The tensor.
-        largest: The largest value, of either sign; larger ones would overflow on their way to a score.
-        unknown: Whether values may be NaN.
-
-    Raises:
-        ValueError: It is of a type that emat does not write, or a value is not a number or too large.
-    """
+    """Check type and values of a tensor: larger ones would overflow on the way to a score, and NaN may be `unknown`."""
     if value.dtype not in TYPES:
         raise ValueError(f"{name} is of {value.dtype}")
     if not value.is_floating_point():

@@ -194,13 +194,9 @@ def _known(values: Tensor | None, number: int) -> float | None:
 
 
 def _least(reached: Mapping[int, float], areas: Sequence[float] | None) -> tuple[int | None, float | None]:
-    """The index of the example that stands out below the others, and its IoU.
+    """The index of the example that stands out below the others, and its IoU, from the IoU and area of each.
 
     Photos of a class differ, so the worst of a few is always lower: it stands out if the others hardly explain it.
-
-    Args:
-        reached: The IoU of each left-out example, by its index.
-        areas: What was found on each example, in areas of the class's usual mask; None in early files.
     """
     if len(reached) < FEWEST:
         return None, None

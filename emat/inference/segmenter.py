@@ -742,11 +742,7 @@ class Segmenter:
     ) -> Decisions:
         """Decide what depends on the examples and is not a part of what was learnt.
 
-        Args:
-            examples: The examples.
-            learnt: What they taught the pixel learner.
-            validated: The same with the folds; without it, a left-out example is classified by all of them.
-            smallest: Whether small objects go.
+        Without `validated`, which has the folds, a left-out example is classified by what all of them taught.
         """
 
         def predict(example: LeftOutExample, grid: tuple[int, int]) -> Prediction:

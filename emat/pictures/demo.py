@@ -150,10 +150,8 @@ def draw_demo(heading: str, examples: Sequence[ExampleCard], answers: Sequence[A
     most = max(len(answer.scores) for answer in answers)
     body = 2 * (TITLE + ANSWER_SIDE) + TITLE + most * SCORE + GAP
     left = MARGIN + EXAMPLE_SIDE + 2 * GAP
-    size = (
-        left + len(answers) * (ANSWER_SIDE + GAP) - GAP + MARGIN,
-        HEADER + MARGIN + max(body, _examples_height(examples)),
-    )
+    side = TITLE + len(examples) * (EXAMPLE_SIDE + TITLE + GAP)  # what the examples need
+    size = (left + len(answers) * (ANSWER_SIDE + GAP) - GAP + MARGIN, HEADER + MARGIN + max(body, side))
     canvas = Image.new("RGB", size, GROUND)
     draw = ImageDraw.Draw(canvas)
     draw.text((MARGIN, MARGIN), heading, fill=INK, font=_font(TITLE_LETTERS))
@@ -170,17 +168,14 @@ def save_picture(picture: Image.Image, path: Path) -> None:
         picture.save(unfinished, "PNG", optimize=True)
 
 
-def _examples_height(examples: Sequence[ExampleCard]) -> int:
-    return TITLE + len(examples) * (EXAMPLE_SIDE + TITLE + GAP)
-
-
 def _draw_examples(canvas: Image.Image, examples: Sequence[ExampleCard]) -> None:
     draw, top = ImageDraw.Draw(canvas), HEADER + GAP
     draw.text((MARGIN, top), "Shown, with a mask", fill=QUIET, font=_font(HEAD_LETTERS))
     top += TITLE
     for number, example in enumerate(examples, start=1):
         _paste(canvas, (MARGIN, top), example.picture, EXAMPLE_SIDE)
-        _swatch(draw, (MARGIN, top + EXAMPLE_SIDE + 10), colour_of(number))
+        swatch = (MARGIN, top + EXAMPLE_SIDE + 10, MARGIN + 16, top + EXAMPLE_SIDE + 26)
+        draw.rounded_rectangle(swatch, radius=4, fill=colour_of(number))
         draw.text((MARGIN + 26, top + EXAMPLE_SIDE + 6), example.title, fill=INK, font=_font(LETTERS))
         top += EXAMPLE_SIDE + TITLE + GAP
 
@@ -218,10 +213,6 @@ def _paste(canvas: Image.Image, where: tuple[int, int], picture: Image.Image, si
     corners = Image.new("L", (4 * side, 4 * side))
     ImageDraw.Draw(corners).rounded_rectangle((0, 0, 4 * side - 1, 4 * side - 1), radius=48, fill=255)
     canvas.paste(fitted, where, corners.resize((side, side), Image.Resampling.LANCZOS))
-
-
-def _swatch(draw: ImageDraw.ImageDraw, where: tuple[int, int], colour: tuple[int, int, int]) -> None:
-    draw.rounded_rectangle((*where, where[0] + 16, where[1] + 16), radius=4, fill=colour)
 
 
 def _font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:

@@ -529,16 +529,14 @@ class _Worker:
         rows: list[dict[str, Any]] = []
         with tempfile.TemporaryDirectory() as folder:
             out = Path(folder) / "results"
-            with self._writer(out) as writer:
+            classes, options = self._segmenter.classes_, self._options
+            with open_writer(options.formats, out, classes, options=options.written) as writer:
                 # Photos are fetched and decoded in a thread while earlier ones are predicted.
                 for photo, pixels in zip(photos, in_advance(self._pixels, photos, READ_AHEAD), strict=True):
                     rows += self._rows(photo, pixels, writer)
             files = {path.relative_to(out).as_posix(): path for path in out.rglob("*") if path.is_file()}
             self._output.write(number, rows, files)
         return {"batch": number, "failed": sum(one["class"] is None for one in rows)}
-
-    def _writer(self, out: Path) -> Any:
-        return open_writer(self._options.formats, out, self._segmenter.classes_, options=self._options.written)
 
     def _pixels(self, photo: Photo) -> Pixels | EmatError:
         try:

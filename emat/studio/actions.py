@@ -135,15 +135,10 @@ class Download:
 
 @dataclass(frozen=True)
 class Action:
-    """Something that a button does.
+    """Something that a button does."""
 
-    Attributes:
-        run: Does it; what it returns is sent to the page beside the session's new state.
-        searches: Whether photos have to be looked at afterwards.
-    """
-
-    run: "Callable[[Studio, Session, Values], dict[str, Any] | None]"
-    searches: bool = False
+    run: "Callable[[Studio, Session, Values], dict[str, Any] | None]"  # what it returns is sent beside the new state
+    searches: bool = False  # whether photos have to be looked at afterwards
 
 
 class Studio:

@@ -107,15 +107,7 @@ def pack(folder: Path, path: Path) -> None:
 
 
 def _write_results(session: Session, formats: Sequence[str], parts: Collection[str], out: Path, separate: bool) -> None:
-    """Write masks and tables as `emat predict` writes them.
-
-    Args:
-        session: Whose results are written.
-        formats: The formats of masks.
-        parts: Which of the tables are written: "scores", "objects".
-        out: The folder.
-        separate: Whether touching objects are apart in files of masks.
-    """
+    """Write masks and tables as `emat predict` writes them; `separate` keeps touching objects apart in masks."""
     numbers = {name: number for number, name in enumerate(session.numbers, start=1)}  # without gaps, as files have them
     frames = any(map(has_tracks, answered(session)))
     classes, scores, objects = list(numbers), ScoreTable(list(numbers)), ObjectTable(None, frames)

@@ -259,21 +259,17 @@ def answer(session: Session, query: StudioQuery) -> dict[str, Any]:
     _, found = _shown_measurements(session, query)
     if isinstance(found, EmatError):
         raise found
-    tables = {name: Table.of(name, lambda name=name: iter(_rows(found, name))) for name in TABLES}  # type: ignore[misc]
+    objects, photos = Table.of("objects", found.objects.__iter__), Table.of("photos", found.photos.__iter__)
     return {
         "verdict": None if found.verdict is None else "OK" if found.verdict else "NOT OK",
         "scale": None if found.scale is None else asdict(found.scale),
         "notReliable": sorted({str(row["class"]) for row in found.photos if row["reliable"] == UNRELIABLE}),
-        "photos": [_shown(row, tables["photos"]) for row in found.photos],
-        "objects": [_shown(row, tables["objects"]) for row in found.objects[:MOST_ROWS]],
+        "photos": [_shown(row, photos) for row in found.photos],
+        "objects": [_shown(row, objects) for row in found.objects[:MOST_ROWS]],
         "count": len(found.objects),
-        "histograms": _histograms(found, tables["objects"]),
+        "histograms": _histograms(found, objects),
         "smallest": {"largest": max((int(row["area"] or 0) for row in found.objects), default=0)},
     }
-
-
-def _rows(found: Measurements, table: str) -> list[Row]:
-    return found.objects if table == "objects" else found.photos
 
 
 def _shown(row: Row, table: Table) -> dict[str, Value]:

@@ -18,7 +18,6 @@ from emat.backbone.registry import find_backbone
 from emat.errors import EmatError
 from emat.features import FeatureCache
 from emat.inference.segmenter import Segmenter
-from emat.methods.base import Method
 from emat.pixel_learner.learner import PixelLearner
 from emat.studio.search import Search
 from emat.studio.session import Session, new_session
@@ -74,7 +73,8 @@ class SharedMethods:
 
     def _sharing(self, segmenter: Segmenter) -> Segmenter:
         """Give the segmenter the method and cache of an earlier one if both methods are equal."""
-        key = _identity(segmenter.method)
+        method = segmenter.method
+        key = f"{method.name} {method.preparation} {digest(method.state_dict())}"
         with self._lock:
             if key not in self._caches:
                 self._caches[key] = FeatureCache(segmenter.method, memory_bytes=FEATURE_BYTES)
@@ -87,10 +87,6 @@ class SharedMethods:
             encoder = segmenter.learner.encoder is not None
             segmenter.learner = PixelLearner.of(segmenter.method, segmenter.learner.thresholds, encoder)
         return segmenter
-
-
-def _identity(method: Method) -> str:
-    return f"{method.name} {method.preparation} {digest(method.state_dict())}"
 
 
 def _refuse_absent(backbone: str, name: str) -> None:

@@ -351,7 +351,7 @@ class PanelRow:
     heading: str = ""
 
 
-def draw_panels(
+def _draw_panels(
     title: str,
     rows: Sequence[PanelRow],
     groups: Sequence[tuple[str, int]] = (),
@@ -359,11 +359,8 @@ def draw_panels(
 ) -> Any:
     """Draw rows of panels, with all positions in inches.
 
-    Args:
-        title: The title of the figure.
-        rows: The rows. What stands above panels is taken from the first.
-        groups: Names of neighbouring columns, and how many columns each stands over.
-        room: The width and height that a picture may have.
+    What stands above panels is taken from the first row. `groups` are names of neighbouring columns, and over how many
+    each stands; `room` is the width and height that a picture may have.
     """
     sizes = [[_fitted(panel, room) for panel in row.panels] for row in rows]
     lefts, widths = _columns(sizes, [count for _, count in groups], any(row.words for row in rows))
@@ -603,7 +600,7 @@ def small_objects_figure(store: ResultStore, painter: TaskPainter) -> Any:
         class_name = store.tasks.dataset.classes[example.task.ways[0] - 1]
         first = Panel(support, "support" if index == 0 else "", class_name, way=0)
         rows.append(PanelRow((first, *answered.answers(example, index == 0)), words))
-    return draw_panels("Small objects: less than 15 % of the photo, 1-way 1-shot", rows)
+    return _draw_panels("Small objects: less than 15 % of the photo, 1-way 1-shot", rows)
 
 
 def queries_figure(store: ResultStore, painter: TaskPainter) -> Any:
@@ -627,7 +624,7 @@ def queries_figure(store: ResultStore, painter: TaskPainter) -> Any:
     for setting, task in zip(("original", "partially\naugmented", "fully\naugmented"), _changed(store), strict=False):
         rows.append(answered.row(task, PanelRow((), setting, heading), False))
         heading = ""
-    return draw_panels("Queries that show none, some and all of the classes; 2-way 1-shot", rows)
+    return _draw_panels("Queries that show none, some and all of the classes; 2-way 1-shot", rows)
 
 
 def _overlap(predicted: LabelMap, mask: LabelMap, ways: Sequence[int]) -> str:
@@ -664,7 +661,7 @@ def _changed(store: ResultStore) -> list[MeasuredTask]:
 
 def settings_figure(tasks: PaperTasks, painter: TaskPainter) -> Any:
     """Figure 2: which annotations of a 2-way 1-shot support set each setting keeps."""
-    by_setting = example_task(tasks, way=2, shot=1)
+    by_setting = _example_task(tasks, way=2, shot=1)
     original, full = by_setting[Setting.ORIGINAL], by_setting[Setting.FULLY_AUGMENTED]
     colours = _all_classes(tasks, full)
     rows = []
@@ -679,12 +676,12 @@ def settings_figure(tasks: PaperTasks, painter: TaskPainter) -> Any:
             title = setting.value.replace("-", " ").replace("augmented", "aug.") if head else ""
             panels.append(_shown(tasks, painter, name, colours, kept, title))
         rows.append(PanelRow(tuple(panels), f"way {index + 1}:\n{tasks.dataset.classes[way - 1]}"))
-    return draw_panels("What each setting keeps of a 2-way 1-shot support set", rows)
+    return _draw_panels("What each setting keeps of a 2-way 1-shot support set", rows)
 
 
 def augmentation_figure(tasks: PaperTasks, painter: TaskPainter) -> Any:
     """Figure 7: how a 2-way 2-shot support set grows in the augmented settings; every row is a way."""
-    by_setting = example_task(tasks, way=2, shot=2)
+    by_setting = _example_task(tasks, way=2, shot=2)
     original, full = by_setting[Setting.ORIGINAL], by_setting[Setting.FULLY_AUGMENTED]
     colours = _all_classes(tasks, full)
     drawn = dict(zip(original.ways, original.shots, strict=True))
@@ -701,7 +698,7 @@ def augmentation_figure(tasks: PaperTasks, painter: TaskPainter) -> Any:
         (f"{setting.value.replace('-', ' ')}: {len(task.ways)}-way {len(task.shots[0])}-shot", len(task.shots[0]))
         for setting, task in by_setting.items()
     ]
-    return draw_panels("How each setting augments a 2-way 2-shot task", rows, groups, SMALL_PANEL)
+    return _draw_panels("How each setting augments a 2-way 2-shot task", rows, groups, SMALL_PANEL)
 
 
 def _shots(
@@ -736,15 +733,11 @@ def mask_figure(tasks: PaperTasks) -> Any:
             panels.append(Panel(_mask_picture(mask, side), title))
         size = tasks.areas[name][class_id]
         rows.append(PanelRow(tuple(panels), f"{tasks.dataset.classes[class_id - 1]}\n{100 * size:.1f} % of\nthe photo"))
-    return draw_panels("Support masks at the resolutions of the attention layers", rows)
+    return _draw_panels("Support masks at the resolutions of the attention layers", rows)
 
 
-def example_task(tasks: PaperTasks, way: int, shot: int) -> dict[Setting, Task]:
-    """Return the same task in the three settings, chosen by `FIRST_RULE`.
-
-    Raises:
-        EmatError: If no setting changes any task.
-    """
+def _example_task(tasks: PaperTasks, way: int, shot: int) -> dict[Setting, Task]:
+    """Return the same task in the three settings, chosen by `FIRST_RULE`; EmatError if none changes any task."""
     specs = {setting: TaskSpec(way, shot, setting) for setting in Setting}
     chosen: dict[Setting, Task] | None = None
     for of_fold in zip(*map(tasks.samplers, specs.values()), strict=True):

@@ -95,15 +95,8 @@ def published_number(table: str, row: str, column: str) -> float | None:
     return float(match[1]) if match else None
 
 
-def score_cell(summary: Summary | None, score: str, address: tuple[str, str, str], all_folds: int = 1) -> Cell:
-    """Return the cell of a score in percent, with what the paper has there.
-
-    Args:
-        summary: What was measured; None if nothing was.
-        score: The name of the score.
-        address: A table of the paper, such as "table-1", its row and its column.
-        all_folds: How many folds the published number is the mean of.
-    """
+def _score_cell(summary: Summary | None, score: str, address: tuple[str, str, str], all_folds: int = 1) -> Cell:
+    """A score in percent, and what the paper has at an address (table, row, column) as the mean of so many folds."""
     words = NOT_RUN if summary is None else None
     partly = summary is not None and summary.scores[score] is not None and len(summary.folds) != all_folds
     only = f"{name_folds(summary.folds)} only" if summary is not None and partly else None
@@ -184,7 +177,7 @@ def fold_tables(store: ResultStore) -> list[Table]:
             summaries = [*map(by_fold.get, tasks.folds), store.mean(label, spec)]
             counts = [1] * len(tasks.folds) + [len(tasks.folds)]
             cells = [
-                score_cell(summary, score, (table, f"{setting} {label}", f"{fold} {score}"), count)
+                _score_cell(summary, score, (table, f"{setting} {label}", f"{fold} {score}"), count)
                 for fold, summary, count in zip(folds, summaries, counts, strict=True)
                 for score in SCORE_COLUMNS
             ]
@@ -313,7 +306,7 @@ def _row(label: str, cells: Sequence[Cell]) -> Row:
 
 def _score(store: ResultStore, label: str, spec: TaskSpec, score: str, address: tuple[str, str, str]) -> Cell:
     """The mean of a score over the folds beside the published one at a table, row and column."""
-    return score_cell(store.over_folds(label, spec), score, address, len(store.tasks.folds))
+    return _score_cell(store.over_folds(label, spec), score, address, len(store.tasks.folds))
 
 
 def _backbone(store: ResultStore, label: str) -> str | None:

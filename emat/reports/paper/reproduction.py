@@ -103,11 +103,7 @@ class _NotMeasured(EmatError):
 
 
 def _drawing(part: Part, sources: Sources) -> Callable[[], Any]:
-    """Return the function that draws a figure.
-
-    Raises:
-        _NotMeasured: If what it shows was not measured.
-    """
+    """Return the function that draws a figure; `_NotMeasured` if what it shows was not measured."""
     store, painter = sources.store, sources.painter
     if part.name == "figure-3":
         return paper_figures.network_diagram
@@ -367,18 +363,15 @@ def page(title: str, account: Account, tables: Sequence[Table], figures: Sequenc
     statement = "".join(f"<p>{escape(each)}</p>" for each in account.statement)
     found = "".join(f"<li>{escape(each)}</li>" for each in account.findings)
     findings = f"<section><h2>{FINDINGS}</h2><ul>{found}</ul></section>" if found else ""
+    style = (resources.files("emat.reports.paper") / "page.css").read_text(encoding="utf-8")
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(title)}</title><style>\n{_style()}</style></head>\n<body><h1>{escape(title)}</h1>\n"
+        f"<title>{escape(title)}</title><style>\n{style}</style></head>\n<body><h1>{escape(title)}</h1>\n"
         f'<div class="said">{statement}</div>\n<nav>{" ".join(links.values())}</nav>\n{findings}'
         + "\n".join(body)
         + "\n</body></html>\n"
     )
-
-
-def _style() -> str:
-    return (resources.files("emat.reports.paper") / "page.css").read_text(encoding="utf-8")
 
 
 def _link(name: str) -> str:
