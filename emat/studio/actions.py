@@ -213,16 +213,16 @@ class Studio:
                 self.sessions.search(session).look_at_new()
         stacks.leave_stack(session, stack.key)
 
-    def similar(self, session: Session, photo: StudioPhoto, paint: Paint, found: Paint | None) -> Proposals:
+    def similar(self, session: Session, photo: StudioPhoto, paint: Paint, masks: Paint | None) -> Proposals:
         """Propose the objects of a photo that look like what is painted on it and on the examples.
 
         Args:
             session: Whose examples they are.
             photo: The photo.
             paint: (h, w), what is painted on it.
-            found: (h, w), the masks that lie below the paint, if a result is corrected.
+            masks: (h, w), those that lie below the paint, if a result is corrected.
         """
-        taken = (paint if found is None else np.where(paint == 0, found, paint)) > 0
+        taken = (paint if masks is None else np.where(paint == 0, masks, paint)) > 0
         return propose(session.segmenter, photo, paint, session.numbers, taken, self.clicks.clicker(photo))
 
     def _put_into_tray(self, session: Session, data: bytes, name: str) -> None:
@@ -299,7 +299,7 @@ ACTIONS: dict[str, Action] = {
 def choice_of(values: Values) -> stacks.Choice:
     """Return which planes of a stack the page chose."""
     channels = values.get("channels", [])
-    if not isinstance(channels, list) or not all(isinstance(each, str) for each in channels):
+    if not isinstance(channels, list) or not all(isinstance(channel, str) for channel in channels):
         raise EmatError("page-outdated", "the page sent channels that are no texts; reload it")
     depth = None if values.get("depth") is None else whole(values, "depth")
     first, last, every = (whole(values, name) for name in ("first", "last", "every"))

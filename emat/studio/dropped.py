@@ -49,19 +49,19 @@ def sort_drop(session: Session, files: FileList) -> list[str]:
     masks = _pair_masks(session, pictures)
     used = {name for paired in masks.values() for name, _ in paired}
     waiting = {stem(draft.photo.name): draft for draft in session.drafts.values()}
-    found: dict[str, Draft] = {}
+    drafts: dict[str, Draft] = {}
     for name, path in pictures:
         if name not in used:
             try:
-                found[stem(name)] = add_draft(session, path.read_bytes(), name)
+                drafts[stem(name)] = add_draft(session, path.read_bytes(), name)
             except EmatError as error:
                 problems.append(page_sentence(error))
-    for photo, draft in {**waiting, **found}.items():
+    for photo, draft in {**waiting, **drafts}.items():
         try:
             _complete(session, draft, outlines, photo, masks.get(photo, ()))
         except EmatError as error:
             problems.append(page_sentence(error))
-    if unused := sorted({*outlines.drawings, *outlines.yolo} - {*waiting, *found}):
+    if unused := sorted({*outlines.drawings, *outlines.yolo} - {*waiting, *drafts}):
         more = f" and {len(unused) - 1} more" if len(unused) > 1 else ""
         problems.append(f"the outlines of {unused[0]}{more} have no photo here; drop photos and outlines together")
     return problems
@@ -133,13 +133,13 @@ def _learn_drawing(session: Session, draft: Draft, drawing: Drawing) -> None:
 
 
 def _learn_masks(session: Session, draft: Draft, masks: Mapping[str, Mask], void: Mask) -> None:
-    known = {shown.casefold(): shown for shown in session.numbers}
+    spelling = {shown.casefold(): shown for shown in session.numbers}
     with session.lock:
         for name in masks:
-            if name.casefold() not in known:
+            if name.casefold() not in spelling:
                 add_class(session, name)
-                known[name.casefold()] = name
-    named = {known[name.casefold()]: mask for name, mask in masks.items()}
+                spelling[name.casefold()] = name
+    named = {spelling[name.casefold()]: mask for name, mask in masks.items()}
     numbers = {**session.numbers, "": VOID}
     paint = paint_of({**named, "": void}, numbers, draft.photo.working)
     learn(session, Painted.of(paint, session.numbers).example(find_draft(session, draft.key).photo, sparse=False))
@@ -221,8 +221,8 @@ def _colours(path: Path) -> "set[object] | None":
     except EmatError:
         return None  # the reader says what is wrong with it
     # Pillow counts no colours of 16 bits.
-    found = (image.convert("I") if image.mode.startswith("I;16") else image).getcolors(FEW_COLOURS)
-    return None if found is None else {colour for _, colour in found}
+    counted = (image.convert("I") if image.mode.startswith("I;16") else image).getcolors(FEW_COLOURS)
+    return None if counted is None else {colour for _, colour in counted}
 
 
 def _ending(photo: str, mask: str) -> str | None:

@@ -107,7 +107,7 @@ def rename_class(session: Session, number: int, to: str) -> None:
             query.crisp_peaks = None if query.crisp_peaks is None else renamed(query.crisp_peaks)
             query.shares = {look: renamed(shares) for look, shares in query.shares.items()}
             if query.corrected is not None:
-                query.corrected = tuple(to if each == name else each for each in query.corrected)
+                query.corrected = tuple(to if corrected == name else corrected for corrected in query.corrected)
         session.saved_version = -1  # the file of the examples has the other name
         session.changed()
 
@@ -384,9 +384,9 @@ def set_crisp(session: Session, crisp: bool) -> None:
 
 def found_masks(session: Session, query: StudioQuery) -> Paint:
     """Return the masks of a photo as they were found, as paint, on which a correction begins; they are kept for it."""
-    found = label_map(session, replace(session.snapshot(query), corrected=None), session.numbers, query.photo.working)
-    session.keep_found(query.key, found)
-    return found
+    masks = label_map(session, replace(session.snapshot(query), corrected=None), session.numbers, query.photo.working)
+    session.keep_found(query.key, masks)
+    return masks
 
 
 def touched(session: Session, query: StudioQuery) -> Paint:
@@ -408,13 +408,13 @@ def correct(session: Session, key: int, paint: Paint, whole: bool = False) -> No
             that it touches. A segmenter that does not learn needs whole photos.
     """
     query = find_query(session, key)
-    found = session.found(key, query.photo)
-    if found is None:
-        found = found_masks(session, query)
+    masks = session.found(key, query.photo)
+    if masks is None:
+        masks = found_masks(session, query)
     if not whole and session.segmenter.learner is None:
-        paint, whole = np.where(paint == 0, found, paint).astype(np.uint8), True
+        paint, whole = np.where(paint == 0, masks, paint).astype(np.uint8), True
     if not whole:
-        paint = with_touched_objects(paint, found)
+        paint = with_touched_objects(paint, masks)
     if whole:
         paint = np.where(paint == BACKGROUND_PAINT, 0, paint).astype(np.uint8)
     painted = Painted.of(paint, session.numbers)
@@ -438,24 +438,24 @@ def correct(session: Session, key: int, paint: Paint, whole: bool = False) -> No
         session.changed()
 
 
-def with_touched_objects(paint: Paint, found: Paint) -> Paint:
+def with_touched_objects(paint: Paint, masks: Paint) -> Paint:
     """Return what a correction says: the touched pixels, and the whole of each object that was touched.
 
     Who cuts off or adds a part of an object has looked at the rest of it.
 
     Args:
         paint: (h, w), what was touched; 0 elsewhere.
-        found: (h, w), the masks that were found.
+        masks: (h, w), those that were found.
     """
-    labels = np.where(paint == 0, found, paint).astype(np.uint8)
-    said = paint.copy()
+    labels = np.where(paint == 0, masks, paint).astype(np.uint8)
+    corrected = paint.copy()
     for value in np.unique(labels[(labels > 0) & (labels < BACKGROUND_PAINT)]):
         mask = labels == value
-        before, _ = ndimage.label(found == value, TOUCHING)
+        before, _ = ndimage.label(masks == value, TOUCHING)
         cut = np.isin(before, np.setdiff1d(before[paint > 0], 0))  # objects that lost or confirmed a part
         parts, _ = ndimage.label(mask, TOUCHING)
-        said[np.isin(parts, np.setdiff1d(parts[mask & (cut | (paint == value))], 0))] = value
-    return said
+        corrected[np.isin(parts, np.setdiff1d(parts[mask & (cut | (paint == value))], 0))] = value
+    return corrected
 
 
 def reject_object(session: Session, key: int, x: float, y: float) -> str:

@@ -102,7 +102,7 @@ def save_fitted(session: Session, folder: Path) -> Path:
 def pack(folder: Path, path: Path) -> None:
     """Put all files below `folder` into a zip file, under names relative to `folder`."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        for file in sorted(each for each in folder.rglob("*") if each.is_file()):
+        for file in sorted(entry for entry in folder.rglob("*") if entry.is_file()):
             archive.write(file, file.relative_to(folder).as_posix())
 
 

@@ -102,7 +102,7 @@ def changes(session: Session) -> list[Change]:
     earlier = session.earlier
     if earlier is None:
         return []
-    found = []
+    changed = []
     for key, before in earlier.queries.items():
         query = session.queries.get(key)
         if query is None or query.version != session.version or key == earlier.corrected or query.is_painted:
@@ -110,8 +110,8 @@ def changes(session: Session) -> list[Change]:
         for name in session.numbers:
             change = Change(key, query.photo.name, name, _share(session, before, name), _share(session, query, name))
             if change.size >= LEAST_CHANGE:
-                found.append(change)
-    return sorted(found, key=lambda change: -change.size)
+                changed.append(change)
+    return sorted(changed, key=lambda change: -change.size)
 
 
 def forecast_change(session: Session) -> tuple[float, float] | None:

@@ -157,8 +157,8 @@ def large_picture(
         picture[doubt >= UNSURE] = stripes[doubt >= UNSURE, None]
     image = Image.fromarray(picture)
     for name, numbers in (tracks or {}).items():
-        found = single_objects(session, query, name, labels == session.numbers[name])
-        draw_numbers(image, {numbers[row.id]: row.centroid for row in found.rows if row.id in numbers})
+        instances = single_objects(session, query, name, labels == session.numbers[name])
+        draw_numbers(image, {numbers[row.id]: row.centroid for row in instances.rows if row.id in numbers})
     return as_jpeg(image)
 
 

@@ -85,7 +85,7 @@ class Choices:
     @classmethod
     def read(cls, values: Mapping[str, Any]) -> Choices:
         """Read what the page sent, or what was saved; EmatError if it is something else."""
-        usual, found = cls(), {}
+        usual, chosen = cls(), {}
         for name, before in asdict(usual).items():
             value = values.get(name, before)
             if isinstance(before, tuple):
@@ -97,10 +97,10 @@ class Choices:
                 is_right = isinstance(value, type(before)) and len(str(value)) <= LONGEST_TEXT
             if not is_right:
                 raise EmatError("page-outdated", f"the page sent something else than a choice for {name}; reload it")
-            found[name] = value
-        if found["unit"] not in UNITS or found["touching"] not in TOUCHING_RULES:
+            chosen[name] = value
+        if chosen["unit"] not in UNITS or chosen["touching"] not in TOUCHING_RULES:
             raise EmatError("page-outdated", "the page sent a choice that is not known; reload it")
-        return cls(**found)
+        return cls(**chosen)
 
     def options(self, classes: Sequence[str], groups: Sequence[str]) -> MeasureOptions:
         """Return the options of `emat measure` that these choices are.
@@ -108,9 +108,9 @@ class Choices:
         Raises:
             EmatError: One of them says nothing, or is about a class that does not exist.
         """
-        known = (*classes, OTSU)
+        names = (*classes, OTSU)
         for name in (self.inner, self.outer, self.scale_class):
-            if name and name not in known:
+            if name and name not in names:
                 raise EmatError("unknown-class", f"there is no class {name!r} any more; choose another one")
         within = [Within(self.inner, self.outer)] if self.inner and self.outer and self.inner != self.outer else []
         return MeasureOptions(
@@ -119,7 +119,7 @@ class Choices:
             scale_object=self._scale_object(),
             within=within,
             filters=Filters(Area.read(self.smallest) if self.smallest else None, self.border, self.fill_holes),
-            accept=[Condition.read(text, known) for text in self.accept],
+            accept=[Condition.read(text, names) for text in self.accept],
         )
 
     def _scale(self) -> Scale | None:
@@ -167,10 +167,10 @@ def choices_of(session: Session) -> Choices:
         chosen = Choices.read(json.loads((session.folder / FILE).read_bytes()))
     except (OSError, ValueError, AttributeError, EmatError):
         return Choices()
-    known = (*session.numbers, OTSU, "")
-    if chosen.inner not in known or chosen.outer not in known:
+    names = (*session.numbers, OTSU, "")
+    if chosen.inner not in names or chosen.outer not in names:
         chosen = replace(chosen, inner="", outer="")
-    return chosen if chosen.scale_class in known else replace(chosen, scale_class="")
+    return chosen if chosen.scale_class in names else replace(chosen, scale_class="")
 
 
 def choose(session: Session, values: Mapping[str, Any]) -> Choices:
@@ -218,17 +218,17 @@ def _shown_measurements(session: Session, query: StudioQuery) -> tuple[Scene, Me
     chosen = choices_of(session)
     state = (query.key, query.changes, query.corrected, session.look_of(query), tuple(session.numbers), chosen)
     with _measuring:
-        known = _latest.get(session.id)
-        if known is None or known[0] != state:
+        latest = _latest.get(session.id)
+        if latest is None or latest[0] != state:
             scene = scene_of(session, query, chosen)
             try:
-                found: Measurements | EmatError = measured(session, query, scene=scene)
+                outcome: Measurements | EmatError = measured(session, query, scene=scene)
             except EmatError as problem:
-                found = problem
+                outcome = problem
             while len(_latest) > MOST_KEPT:
                 _latest.pop(next(iter(_latest)))
-            known = _latest[session.id] = (state, scene, found)
-        return known[1], known[2]
+            latest = _latest[session.id] = (state, scene, outcome)
+        return latest[1], latest[2]
 
 
 def scene_of(session: Session, query: StudioQuery, chosen: Choices) -> Scene:
@@ -256,19 +256,20 @@ def scene_of(session: Session, query: StudioQuery, chosen: Choices) -> Scene:
 
 def answer(session: Session, query: StudioQuery) -> dict[str, Any]:
     """Return the numbers of a photo as the page shows them."""
-    _, found = _shown_measurements(session, query)
-    if isinstance(found, EmatError):
-        raise found
-    objects, photos = Table.of("objects", found.objects.__iter__), Table.of("photos", found.photos.__iter__)
+    _, measurements = _shown_measurements(session, query)
+    if isinstance(measurements, EmatError):
+        raise measurements
+    objects = Table.of("objects", measurements.objects.__iter__)
+    photos = Table.of("photos", measurements.photos.__iter__)
     return {
-        "verdict": None if found.verdict is None else "OK" if found.verdict else "NOT OK",
-        "scale": None if found.scale is None else asdict(found.scale),
-        "notReliable": sorted({str(row["class"]) for row in found.photos if row["reliable"] == UNRELIABLE}),
-        "photos": [_shown(row, photos) for row in found.photos],
-        "objects": [_shown(row, objects) for row in found.objects[:MOST_ROWS]],
-        "count": len(found.objects),
-        "histograms": _histograms(found, objects),
-        "smallest": {"largest": max((int(row["area"] or 0) for row in found.objects), default=0)},
+        "verdict": None if measurements.verdict is None else "OK" if measurements.verdict else "NOT OK",
+        "scale": None if measurements.scale is None else asdict(measurements.scale),
+        "notReliable": sorted({str(row["class"]) for row in measurements.photos if row["reliable"] == UNRELIABLE}),
+        "photos": [_shown(row, photos) for row in measurements.photos],
+        "objects": [_shown(row, objects) for row in measurements.objects[:MOST_ROWS]],
+        "count": len(measurements.objects),
+        "histograms": _histograms(measurements, objects),
+        "smallest": {"largest": max((int(row["area"] or 0) for row in measurements.objects), default=0)},
     }
 
 
@@ -282,12 +283,13 @@ def _shown(row: Row, table: Table) -> dict[str, Value]:
     return shown
 
 
-def _histograms(found: Measurements, table: Table) -> list[dict[str, Any]]:
+def _histograms(measurements: Measurements, table: Table) -> list[dict[str, Any]]:
     """How wide the objects of each class are."""
-    column = next((each for each in reversed(table.columns) if each.key == HISTOGRAM), None)  # the real unit is last
+    by_key = {column.key: column for column in table.columns}  # of two of a key, the real unit is last
+    column = by_key.get(HISTOGRAM)
     drawn = []
-    for name in dict.fromkeys(str(row["class"]) for row in found.objects):
-        values = [] if column is None else [column.value(row) for row in found.objects if row["class"] == name]
+    for name in dict.fromkeys(str(row["class"]) for row in measurements.objects):
+        values = [] if column is None else [column.value(row) for row in measurements.objects if row["class"] == name]
         numbers = np.array([value for value in values if isinstance(value, (int, float))], np.float64)
         if column is None or not len(numbers):
             continue
@@ -301,8 +303,9 @@ def _histograms(found: Measurements, table: Table) -> list[dict[str, Any]]:
 
 def picture(session: Session, query: StudioQuery) -> bytes:
     """A photo with the objects that count in their colours, and grey what does not count, as JPEG."""
-    scene, found = _shown_measurements(session, query)
-    kept = scene if isinstance(found, EmatError) else found.scene  # without its unit, a photo can still be shown
+    scene, measurements = _shown_measurements(session, query)
+    # Without its unit, a photo can still be shown.
+    kept = scene if isinstance(measurements, EmatError) else measurements.scene
     size = query.photo.working
     numbers = np.array([0, *(session.numbers.get(name, 0) for name in scene.classes)], np.uint8)
     before, after = numbers[_without(scene, OTSU)], numbers[_without(kept, OTSU)]
@@ -311,7 +314,7 @@ def picture(session: Session, query: StudioQuery) -> bytes:
 
 
 def _without(scene: Scene, name: str) -> NDArray[np.uint8]:
-    others = {each: labels for each, labels in scene.objects.items() if each != name}
+    others = {class_name: labels for class_name, labels in scene.objects.items() if class_name != name}
     return replace(scene, objects=others).label_map
 
 
@@ -338,20 +341,22 @@ def write_measurements(session: Session, queries: Sequence[StudioQuery], out: Pa
     tracks: dict[tuple[int, int | None], Tracks] = {}  # of each stack and depth
     for query in queries:
         try:
-            found = measured(session, session.snapshot(query), GROUPS)
+            measurements = measured(session, session.snapshot(query), GROUPS)
         except EmatError as problem:
             skipped.append((query.photo.name, str(problem)))
             continue
         frame = query.photo.frame
         if frame is not None and frame.t is not None:
-            linked = tracks.setdefault((frame.stack, frame.z), Tracks()).link(found.scene.objects)
-            found = replace(found, objects=[with_track(row, linked[int(row["id"] or 0)]) for row in found.objects])
-        rows["objects"] += found.objects
-        rows["photos"] += found.photos
-        pictures[place_of(found.photos[0])] = picture_of(found.scene)
-        for format in (each for each in formats if each in FORMATS):
+            linked = tracks.setdefault((frame.stack, frame.z), Tracks()).link(measurements.scene.objects)
+            measurements = replace(
+                measurements, objects=[with_track(row, linked[int(row["id"] or 0)]) for row in measurements.objects]
+            )
+        rows["objects"] += measurements.objects
+        rows["photos"] += measurements.photos
+        pictures[place_of(measurements.photos[0])] = picture_of(measurements.scene)
+        for format in (wanted for wanted in formats if wanted in FORMATS):
             path = out / format / f"{Path(query.photo.name).stem}{FORMATS[format]}"
-            write_export(format, path, found.scene, found.scale, found.table())
+            write_export(format, path, measurements.scene, measurements.scale, measurements.table())
     if not rows["photos"]:
         raise EmatError("not-measured", f"no photo could be measured: {skipped[0][1] if skipped else 'there is none'}")
     objects, photos = tables_of(rows["objects"].__iter__, rows["photos"].__iter__, GROUPS)
@@ -370,16 +375,15 @@ def _report(
     chosen = choices_of(session)
     options = chosen.options(list(session.numbers), GROUPS)
     classes = [*session.numbers, *([OTSU] if chosen.outer == OTSU else [])]
-    forecast = (
-        {name: each.iou for name, each in session.segmenter.forecast_.items()} if session.segmenter.classes_ else {}
-    )
+    forecasts = session.segmenter.forecast_ if session.segmenter.classes_ else {}
+    forecast = {name: expected.iou for name, expected in forecasts.items()}
     notes = []
     if options.accept and session.segmenter.classes_:
         scale = options.scale or scale_of_file(queries[0].photo)
         regions = {OTSU: otsu_region} if chosen.outer == OTSU else {}
         size = queries[0].photo.size
-        found = left_out_confidence(session.segmenter, options, size, scale, chosen.touching, regions)
-        notes = [found.sentence()]
+        confidence = left_out_confidence(session.segmenter, options, size, scale, chosen.touching, regions)
+        notes = [confidence.sentence()]
     settings = {
         "share": f"{chosen.inner} within {chosen.outer}" if options.within else "",
         "smallest object": chosen.smallest or "a tenth of the smallest example",

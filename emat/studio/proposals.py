@@ -118,8 +118,8 @@ def _learnt(
     examples = [LabelledPhoto(learner.example_features(one.photo, side), one.pixel_labels(names)) for one in shown]
     features = learner.features(pixels, side)
 
-    def logits(known: "NDArray[np.uint8] | None") -> dict[str, Logits]:
-        own = [] if known is None else [LabelledPhoto(features, torch.from_numpy(known))]
+    def logits(labels: "NDArray[np.uint8] | None") -> dict[str, Logits]:
+        own = [] if labels is None else [LabelledPhoto(features, torch.from_numpy(labels))]
         maps = learner.logits([*examples, *own], features).cpu().numpy()  # (N, h, w)
         return {name: resize_map(map_, photo.working) for name, map_ in zip(names, maps, strict=True)}
 
@@ -129,15 +129,15 @@ def _learnt(
     distance = ndimage.distance_transform_edt(~np.logical_or.reduce(list(painted.masks.values())))
     unit = max(photo.working)
     far = (distance > max(2.0, RIM * unit)) & ~decided
-    known = np.full((len(names), *photo.working), VOID, np.uint8)
-    known[:, decided | (far & (distance <= RING * unit))] = 0
+    labels = np.full((len(names), *photo.working), VOID, np.uint8)
+    labels[:, decided | (far & (distance <= RING * unit))] = 0
     for index, name in enumerate(names):
         if name in painted.masks:
-            known[index][painted.masks[name]] = 1
-    first = logits(known)
+            labels[index][painted.masks[name]] = 1
+    first = logits(labels)
     unlike = far & (np.max([first[name] for name in names], axis=0) < UNLIKE)
-    known[:, unlike] = 0
-    return logits(known)
+    labels[:, unlike] = 0
+    return logits(labels)
 
 
 def _predicted(segmenter: Segmenter, photo: StudioPhoto, painted: Painted, names: Sequence[str]) -> dict[str, Logits]:

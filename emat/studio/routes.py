@@ -65,11 +65,11 @@ def build_app(studio: Studio) -> Starlette:
     )
 
 
-def _problem(status: int, code: str = "", said: str = "") -> Any:
+def _problem(status: int, code: str = "", words: str = "") -> Any:
     """Return what answers an error: with its own code and sentence, or with these."""
 
     async def answer(_: Request, error: Exception) -> Response:
-        text = sentence(said) if said or not isinstance(error, EmatError) else page_sentence(error)
+        text = sentence(words) if words or not isinstance(error, EmatError) else page_sentence(error)
         told = error.code if isinstance(error, EmatError) else code
         return JSONResponse({"problem": text, "code": told}, status, FRESH)
 
@@ -102,8 +102,8 @@ def _open(studio: Studio) -> Any:
 
 def _saved(studio: Studio) -> Any:
     async def answer(request: Request) -> Response:
-        found = await run_in_threadpool(studio.sessions.saved, owner_of(request.scope["owner"]))
-        return _json([asdict(saved) for saved in found])
+        sessions = await run_in_threadpool(studio.sessions.saved, owner_of(request.scope["owner"]))
+        return _json([asdict(saved) for saved in sessions])
 
     return answer
 
@@ -200,10 +200,11 @@ def _click(studio: Studio, session: Session, request: Request, body: bytes) -> R
     photo = _photo(session, request)[1]
     values = _values(body)
     points = values.get("points", [])
-    if not isinstance(points, list) or len(points) > MOST_POINTS or not all(isinstance(each, dict) for each in points):
+    are_points = isinstance(points, list) and all(isinstance(point, dict) for point in points)
+    if not are_points or len(points) > MOST_POINTS:
         raise EmatError("bad-click", f"clicks are a list of at most {MOST_POINTS} points; begin a new outline")
-    where = [(number(each, "x"), number(each, "y")) for each in points]
-    inside = [whole(each, "inside") for each in points]
+    where = [(number(point, "x"), number(point, "y")) for point in points]
+    inside = [whole(point, "inside") for point in points]
     box = values.get("box")
     corners = None
     if box is not None:

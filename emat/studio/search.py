@@ -170,8 +170,8 @@ def peaks(prediction: Prediction) -> dict[str, float]:
     for name in likely:
         map_ = prediction.maps[name]
         best = map_ if best is None else np.maximum(best, map_)
-    found = {}
+    highest = {}
     for name, map_ in prediction.maps.items():
         where = map_ if best is None else map_[map_ >= best]
-        found[name] = float(where.max(initial=0.0))
-    return found
+        highest[name] = float(where.max(initial=0.0))
+    return highest

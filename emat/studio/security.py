@@ -59,9 +59,9 @@ class Guard:
                 await send({"type": "websocket.close", "code": 1008})
             return
         headers = Headers(scope=scope)
-        known = _cookie(headers)
-        scope["owner"] = known or secrets.token_urlsafe(24)
-        reply = _with_headers(send, None if known else str(scope["owner"]))
+        cookie = _cookie(headers)
+        scope["owner"] = cookie or secrets.token_urlsafe(24)
+        reply = _with_headers(send, None if cookie else str(scope["owner"]))
         refused = self._refusal(headers) or _size_refusal(scope, headers)
         if refused is not None:
             status, code, sentence = refused
@@ -140,7 +140,7 @@ def _with_headers(send: Send, cookie: str | None) -> Send:
 
 def _cookie(headers: Headers) -> str | None:
     try:
-        found = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
+        cookie = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
     except CookieError:
         return None
-    return found.value if found is not None and 16 <= len(found.value) <= 100 else None
+    return cookie.value if cookie is not None and 16 <= len(cookie.value) <= 100 else None

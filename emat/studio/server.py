@@ -84,9 +84,9 @@ def _listening(port: int | None) -> Iterator[socket.socket]:
         if sys.platform != "win32":  # there, it would share a port that another server has
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         tried = range(FIRST_PORT, FIRST_PORT + PORTS) if port is None else [port]
-        for each in tried:
+        for candidate in tried:
             try:
-                listener.bind((HOST, each))
+                listener.bind((HOST, candidate))
                 listener.listen(128)
             except OSError:
                 continue

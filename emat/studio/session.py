@@ -92,7 +92,7 @@ class KeptMaps:
         for file in self.folder.glob("*.npz"):
             with np.load(file, allow_pickle=False) as kept:
                 arrays = {key: kept[key] for key in kept.files}
-            arrays["names"] = np.array([to if each == name else str(each) for each in arrays["names"]], str)
+            arrays["names"] = np.array([to if old == name else str(old) for old in arrays["names"]], str)
             with whole_file(file) as unfinished, unfinished.open("wb") as written:
                 np.savez_compressed(written, **arrays)
         with self._lock:
@@ -368,10 +368,10 @@ class Session:
         file = self._found_file(key)
         return read_paint(file.read_bytes(), photo) if file.is_file() else None
 
-    def keep_found(self, key: int, found: Paint) -> None:
+    def keep_found(self, key: int, masks: Paint) -> None:
         """Keep the masks that the editor begins with: a correction is about these, whatever is found meanwhile."""
         with whole_file(self._found_file(key)) as unfinished:
-            unfinished.write_bytes(png_of(found))
+            unfinished.write_bytes(png_of(masks))
 
     def forget(self, key: int, photo: StudioPhoto) -> None:
         """Delete the files of a photo."""

@@ -41,7 +41,7 @@ def state(session: Session, since: int = -1) -> dict[str, Any]:
     """
     with session.lock:
         all_changed = session.all_revision > since
-        known = session.segmenter.classes_
+        learnt = session.segmenter.classes_
         return {
             "session": session.id,
             "revision": session.revision,
@@ -51,7 +51,7 @@ def state(session: Session, since: int = -1) -> dict[str, Any]:
                     "name": shown.name,
                     "number": shown.number,
                     "colour": "rgb({}, {}, {})".format(*shown.colour),
-                    "known": shown.name in known,
+                    "known": shown.name in learnt,
                     "threshold": session.thresholds_of(shown.name).mask,
                     "presence": session.thresholds_of(shown.name).presence,
                     "liesOn": _below(session, shown.name),
@@ -61,7 +61,7 @@ def state(session: Session, since: int = -1) -> dict[str, Any]:
             "stacks": waiting_stacks(session),
             "drafts": [_draft(session, draft) for draft in session.drafts.values()],
             "examples": _examples(session),
-            "forecast": [_expectation(name, forecast) for name, forecast in session.forecast.items() if name in known],
+            "forecast": [_expectation(name, forecast) for name, forecast in session.forecast.items() if name in learnt],
             "forecastIsCurrent": session.forecast_version == session.version,
             "learns": session.segmenter.learner is not None,
             "crisp": session.crisp,
@@ -80,7 +80,7 @@ def _below(session: Session, name: str) -> list[int]:
     """The numbers of the classes that a class lies on: both may be where it is."""
     order = session.segmenter.overlap
     below = order[order.index(name) + 1 :] if name in order else ()
-    return [session.numbers[each] for each in below if each in session.numbers]
+    return [session.numbers[lower] for lower in below if lower in session.numbers]
 
 
 def _draft(session: Session, draft: Draft) -> dict[str, Any]:
@@ -290,22 +290,22 @@ def load_session(folder: Path, begin: Callable[[], Segmenter], open_file: Callab
         session.crisp = content.get("crisp") is not False
         session.saved_version = session.version
         session.next_key = int(content["next_key"])
-        for each in content["drafts"]:
-            draft = Draft(int(each["key"]), _photo_of(session, each), bool(each["sparse"]))
-            if (edits := each.get("edits")) is not None:
+        for entry in content["drafts"]:
+            draft = Draft(int(entry["key"]), _photo_of(session, entry), bool(entry["sparse"]))
+            if (edits := entry.get("edits")) is not None:
                 draft.edits = session.segmenter.examples_[int(edits)].thumbnail
             session.drafts[draft.key] = draft
-        for each in content["queries"]:
-            query = StudioQuery(int(each["key"]), _photo_of(session, each), each["scores"], each["peaks"])
-            query.uncertainty = float(each["uncertainty"])
-            query.crisp_peaks = each.get("crisp_peaks")
-            query.shares = {str(look): dict(shares) for look, shares in each.get("shares", {}).items()}
-            if each.get("unsure_at") is not None:
-                x, y = each["unsure_at"]
+        for entry in content["queries"]:
+            query = StudioQuery(int(entry["key"]), _photo_of(session, entry), entry["scores"], entry["peaks"])
+            query.uncertainty = float(entry["uncertainty"])
+            query.crisp_peaks = entry.get("crisp_peaks")
+            query.shares = {str(look): dict(shares) for look, shares in entry.get("shares", {}).items()}
+            if entry.get("unsure_at") is not None:
+                x, y = entry["unsure_at"]
                 query.unsure_at = float(x), float(y)
-            query.version = session.version if each["current"] else -1
-            query.corrected = None if each["corrected"] is None else tuple(each["corrected"])
-            query.whole = each.get("whole") is not False  # earlier versions took every correction for a whole photo
+            query.version = session.version if entry["current"] else -1
+            query.corrected = None if entry["corrected"] is None else tuple(entry["corrected"])
+            query.whole = entry.get("whole") is not False  # earlier versions took every correction for a whole photo
             session.queries[query.key] = query
     except (LookupError, TypeError, ValueError, AttributeError):
         raise _damaged(folder) from None
@@ -314,7 +314,7 @@ def load_session(folder: Path, begin: Callable[[], Segmenter], open_file: Callab
 
 def saved_sessions(folder: Path, owner: str) -> list[SavedSession]:
     """List the sessions of one owner in a folder of sessions, the last changed first."""
-    found = []
+    sessions = []
     for file in folder.glob(f"*/{FILE}"):
         with suppress(EmatError, KeyError, TypeError, ValueError):  # a damaged one cannot be opened anyway
             content = _content(file.parent)
@@ -322,8 +322,8 @@ def saved_sessions(folder: Path, owner: str) -> list[SavedSession]:
                 classes = tuple(str(name) for name, _ in content["classes"])
                 photos = len(content["queries"])
                 changed = float(content["changed"])
-                found.append(SavedSession(file.parent.name, classes, int(content["examples"]), photos, changed))
-    return sorted(found, key=lambda saved: -saved.changed)
+                sessions.append(SavedSession(file.parent.name, classes, int(content["examples"]), photos, changed))
+    return sorted(sessions, key=lambda saved: -saved.changed)
 
 
 def _content(folder: Path) -> dict[str, Any]:

@@ -73,18 +73,18 @@ def take_stack(session: Session, data: bytes, name: str, to: str) -> bool:
     path.parent.mkdir(parents=True)
     path.write_bytes(data)
     try:
-        found = _described(path, plain, key, to, _reading_of(session))
+        stack = _described(path, plain, key, to, _reading_of(session))
     except EmatError as error:
         shutil.rmtree(path.parent, ignore_errors=True)
         raise EmatError(error.code, str(error).replace(str(path), plain)) from None
-    if found is None:
+    if stack is None:
         shutil.rmtree(path.parent, ignore_errors=True)
         return False
     with session.lock:
         if len(session.stacks) >= MOST_WAITING:
-            found.remove()
+            stack.remove()
             raise EmatError("too-many-photos", f"{MOST_WAITING} stacks are waiting; choose of those first")
-        session.stacks[key] = found
+        session.stacks[key] = stack
         session.changed_progress()
     return True
 
@@ -111,19 +111,19 @@ def _described(path: Path, name: str, key: int, to: str, reading: Reading) -> St
 
 def find_stack(session: Session, key: int) -> StackFile:
     """Return a file that waits by its key."""
-    found = session.stacks.get(key)
-    if found is None:
+    stack = session.stacks.get(key)
+    if stack is None:
         raise EmatError("no-such-photo", "this file is not waiting any more; drop it again")
-    return found
+    return stack
 
 
 def leave_stack(session: Session, key: int) -> None:
     """Leave a file out."""
     with session.lock:
-        found = session.stacks.pop(key, None)
+        stack = session.stacks.pop(key, None)
         session.changed_progress()
-    if found is not None:
-        found.remove()
+    if stack is not None:
+        stack.remove()
 
 
 def check_choice(stack: StackFile, choice: Choice) -> None:

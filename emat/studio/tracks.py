@@ -46,7 +46,7 @@ def frames_before(session: Session, query: StudioQuery) -> list[StudioQuery]:
             and other.photo.frame.t < frame.t
             and (other.scores is not None or other.corrected is not None)
         ]
-    return [*(other for _, other in sorted(earlier, key=lambda each: each[0])), query]
+    return [*(other for _, other in sorted(earlier, key=lambda dated: dated[0])), query]
 
 
 def tracks_of(session: Session, query: StudioQuery, size: tuple[int, int]) -> Numbers:
@@ -61,8 +61,8 @@ def tracks_of(session: Session, query: StudioQuery, size: tuple[int, int]) -> Nu
     """
     frames, frame = frames_before(session, query), query.photo.frame
     states = [
-        (each.key, each.changes, each.corrected, each.whole, session.look_of(each), tuple(session.numbers))
-        for each in frames
+        (shown.key, shown.changes, shown.corrected, shown.whole, session.look_of(shown), tuple(session.numbers))
+        for shown in frames
     ]
     key = (session.id, frame and (frame.stack, frame.z), size == query.photo.working)
     with _linking:
@@ -72,8 +72,8 @@ def tracks_of(session: Session, query: StudioQuery, size: tuple[int, int]) -> Nu
             linked = _kept[key] = _Linked()
             while len(_kept) > MOST_KEPT:
                 _kept.pop(next(iter(_kept)))
-        for each, state in list(zip(frames, states, strict=True))[len(linked.states) :]:
-            linked.numbers.append(_link(session, session.snapshot(each), size, linked.tracks))
+        for shown, state in list(zip(frames, states, strict=True))[len(linked.states) :]:
+            linked.numbers.append(_link(session, session.snapshot(shown), size, linked.tracks))
             linked.states.append(state)
         return linked.numbers[len(frames) - 1]
 
@@ -81,10 +81,10 @@ def tracks_of(session: Session, query: StudioQuery, size: tuple[int, int]) -> Nu
 def _link(session: Session, query: StudioQuery, size: tuple[int, int], tracks: Tracks) -> Numbers:
     labels = label_map(session, query, session.numbers, size)
     objects = {name: single_objects(session, query, name, labels == number) for name, number in session.numbers.items()}
-    through = tracks.link(numbered({name: found.label_image for name, found in objects.items()}))
+    through = tracks.link(numbered({name: instances.label_image for name, instances in objects.items()}))
     numbers: Numbers = {}
     first = 0
-    for name, found in objects.items():
-        numbers[name] = {row.id: through[first + row.id] for row in found.rows}
-        first += len(found.rows)
+    for name, instances in objects.items():
+        numbers[name] = {row.id: through[first + row.id] for row in instances.rows}
+        first += len(instances.rows)
     return numbers
