@@ -172,13 +172,13 @@ class Verb(WithPlainHelp, TyperCommand):
         super().__init__(*args, **kwargs)
         # Typer breaks lines where the source does, and the terminal breaks them again.
         self.help = None if self.help is None else re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.cleandoc(self.help))
-        for option in (each for each in self.params if isinstance(each, TyperOption)):
+        for option in (parameter for parameter in self.params if isinstance(parameter, TyperOption)):
             panel = next((panel for panel, names in PANELS.items() if option.name in names.split()), ADVANCED)
             option.rich_help_panel = option.rich_help_panel or panel
             if option.is_flag:
                 option.metavar = ""
         order = ["", *PANELS, ADVANCED]  # arguments first
-        self.params.sort(key=lambda each: order.index(getattr(each, "rich_help_panel", None) or ""))
+        self.params.sort(key=lambda parameter: order.index(getattr(parameter, "rich_help_panel", None) or ""))
 
 
 def in_new_spelling(arguments: Sequence[str]) -> list[str]:

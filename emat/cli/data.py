@@ -87,7 +87,7 @@ def lists(
             "missing-option", "give either --lists DIR to read fold lists, or --data DATA to make them from masks"
         )
     if out is not None:
-        claim_folder(out, reads=[each for each in (folder, data) if each is not None], overwrite=overwrite)
+        claim_folder(out, reads=[path for path in (folder, data) if path is not None], overwrite=overwrite)
     if folder is not None:
         read = fold_lists_in(folder, dataset)
         names = {}
@@ -129,12 +129,12 @@ def _show_report(outcome: Report, root: Path) -> None:
     console.print("[green]Nothing to fix.[/]" if outcome.clean else "[red]There are faults to fix.[/]")
 
 
-def _show_lists(found: list[FoldList], class_names: dict[str, tuple[str, ...]]) -> None:
+def _show_lists(fold_lists: list[FoldList], class_names: dict[str, tuple[str, ...]]) -> None:
     console = Console(highlight=False)
     table = Table(box=box.SIMPLE_HEAD)
     for title in ("data set", "split", "fold", "entries", "photos", "SHA-256", "published?"):
         table.add_column(title, justify="right" if title in ("fold", "entries", "photos") else "left")
-    for fold_list in found:
+    for fold_list in fold_lists:
         table.add_row(
             escape(fold_list.dataset),
             fold_list.split,
@@ -145,8 +145,8 @@ def _show_lists(found: list[FoldList], class_names: dict[str, tuple[str, ...]]) 
             _verdict(fold_list),
         )
     console.print(table)
-    for dataset in dict.fromkeys(fold_list.dataset for fold_list in found):
-        of_dataset = [fold_list for fold_list in found if fold_list.dataset == dataset]
+    for dataset in dict.fromkeys(fold_list.dataset for fold_list in fold_lists):
+        of_dataset = [fold_list for fold_list in fold_lists if fold_list.dataset == dataset]
         console.print(_class_table(of_dataset, class_names.get(dataset, ())))
 
 
@@ -157,15 +157,15 @@ def _verdict(fold_list: FoldList) -> str:
     return "[green]yes[/]" if equals_published(fold_list) else f"[red]no ({published.entries:,})[/]"
 
 
-def _class_table(found: list[FoldList], names: tuple[str, ...]) -> Table:
+def _class_table(fold_lists: list[FoldList], names: tuple[str, ...]) -> Table:
     """Return the entries of each class in each split; the counts of several folds are side by side."""
-    splits = list(dict.fromkeys(fold_list.split for fold_list in found))
-    table = Table("class", "name", box=box.SIMPLE_HEAD, title=f"entries per class, {found[0].dataset}")
+    splits = list(dict.fromkeys(fold_list.split for fold_list in fold_lists))
+    table = Table("class", "name", box=box.SIMPLE_HEAD, title=f"entries per class, {fold_lists[0].dataset}")
     for split in splits:
         table.add_column(split, justify="right")
-    for number in sorted({number for fold_list in found for number in fold_list.class_ids}):
+    for number in sorted({number for fold_list in fold_lists for number in fold_list.class_ids}):
         counts = [
-            " / ".join(f"{f.counts[number]:,}" for f in found if f.split == split and number in f.class_ids)
+            " / ".join(f"{f.counts[number]:,}" for f in fold_lists if f.split == split and number in f.class_ids)
             for split in splits
         ]
         table.add_row(str(number), escape(names[number - 1]) if number <= len(names) else "", *counts)

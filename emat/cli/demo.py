@@ -97,17 +97,18 @@ def _write_objects(path: Path, predictions: dict[str, Prediction], photos: DemoP
 
 def _count_table(counts: dict[str, ObjectCount]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, show_footer=True)
-    mean = float(np.mean([each.iou for each in counts.values()]))
+    mean = float(np.mean([nuclei.iou for nuclei in counts.values()]))
     table.add_column("photo", "all")
     for column, footer in (
-        ("nuclei", sum(each.count for each in counts.values())),
-        ("in the mask by hand", sum(each.count_by_hand for each in counts.values())),
+        ("nuclei", sum(nuclei.count for nuclei in counts.values())),
+        ("in the mask by hand", sum(nuclei.count_by_hand for nuclei in counts.values())),
         ("median area, pixels", ""),
         ("IoU with the mask by hand", f"{mean:.2f}"),
     ):
         table.add_column(column, str(footer), justify="right")
-    for title, each in counts.items():
-        table.add_row(title, str(each.count), str(each.count_by_hand), f"{each.median_area:.0f}", f"{each.iou:.2f}")
+    for title, nuclei in counts.items():
+        numbers = (str(nuclei.count), str(nuclei.count_by_hand), f"{nuclei.median_area:.0f}", f"{nuclei.iou:.2f}")
+        table.add_row(title, *numbers)
     return table
 
 
@@ -120,6 +121,6 @@ def _table(predictions: dict[str, Prediction], photos: DemoPhotos) -> Table:
     table.add_column("found")
     for title, prediction in predictions.items():
         scores = [f"{prediction.scores[name]:.2f}" for name in classes]
-        found = ", ".join(f"{name} ({share:.0%} of the photo)" for name, _, share in prediction.found())
-        table.add_row(f"{photos.queries[title].name} ({title})", *scores, escape(found) or "nothing")
+        present = ", ".join(f"{name} ({share:.0%} of the photo)" for name, _, share in prediction.found())
+        table.add_row(f"{photos.queries[title].name} ({title})", *scores, escape(present) or "nothing")
     return table

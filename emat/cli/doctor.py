@@ -169,9 +169,9 @@ def _weights_table(report: MachineReport) -> Table:
     return table
 
 
-def _extras_table(found: list[Extra]) -> Table:
+def _extras_table(parts: list[Extra]) -> Table:
     table = _table("Extras")
-    for extra in found:
+    for extra in parts:
         if extra.missing:
             table.add_row(extra.name, "[dim]absent[/]", escape(install_command(extra.name)))
         else:

@@ -32,7 +32,7 @@ NO_ARGS_IS_HELP = True
 ALL = "all"
 FOLD_IN_NAME = "{fold}"
 GIGABYTE = 2**30
-VARIANT = tuple(each.name for each in fields(TaskVariant))
+VARIANT = tuple(option.name for option in fields(TaskVariant))
 SAID_BY_TASK_FILE = ("absent", "fold", "folds", "way", "shot", "setting", "object_size", "names", "min_area", *VARIANT)
 
 
@@ -162,7 +162,7 @@ class EvalOptions(TaskVariant, DataOptions, HeadOptions):
 
     def configurations(self, benchmark: Benchmark, folds: list[int] | None) -> list[Configuration]:
         """Draw the tasks of every fold, way, shot and setting that is asked for."""
-        wanted = [each.fold for each in benchmark.fold_lists] if folds is None else folds
+        wanted = [fold_list.fold for fold_list in benchmark.fold_lists] if folds is None else folds
         names = Setting.ORIGINAL.value if self.setting is None else self.setting
         settings = list(Setting) if names == ALL else list(dict.fromkeys(map(_setting, names.split(","))))
         tasks = int(self.tasks) if self.tasks and is_number(self.tasks) else None
@@ -176,7 +176,7 @@ class EvalOptions(TaskVariant, DataOptions, HeadOptions):
             for shot in _numbers(self.shot or "1", "--shot")
             for setting in settings
         ]
-        return [*drawn, *(lacking for each in drawn for lacking in self._absent(each, benchmark))]
+        return [*drawn, *(lacking for configuration in drawn for lacking in self._absent(configuration, benchmark))]
 
     def _absent(self, configuration: Configuration, benchmark: Benchmark) -> list[Configuration]:
         """Draw queries without the class, if asked for, from the fold's published list or else from all photos."""
@@ -199,7 +199,7 @@ class EvalOptions(TaskVariant, DataOptions, HeadOptions):
             return None
         if self.threshold is not None:
             numbers = _two_numbers(self.threshold)
-        presence, mask = (PAPER_THRESHOLD if each is None else each for each in numbers)
+        presence, mask = (PAPER_THRESHOLD if number is None else number for number in numbers)
         return Thresholds(presence, mask)
 
     def as_json(self) -> dict[str, Any]:
@@ -226,7 +226,7 @@ def command(
     try:
         run, dataset = _prepare(options, processes)
         processes.start()  # an error before this line is reported by one process, and later ones by the process itself
-        photos = {name for each in run.configurations for task in each.tasks for name in task.photos}
+        photos = {name for configuration in run.configurations for task in configuration.tasks for name in task.photos}
         state = processes.broadcast(dataset.state(photos))  # another machine's copy has other file times
         run = replace(run, data_state=state)
         path = out or Path("runs", _name(run))
@@ -253,7 +253,7 @@ def _prepare(options: EvalOptions, processes: Processes) -> tuple[Run, Dataset]:
     if dataset is None or areas is None:
         raise EmatError("missing-option", "an evaluation needs photos and masks; give the data set with --data")
     if from_file is None:
-        configurations = [each for benchmark in benchmarks for each in options.configurations(benchmark, folds)]
+        configurations = [drawn for benchmark in benchmarks for drawn in options.configurations(benchmark, folds)]
     else:
         configurations = [from_file]
     areas.keep()
@@ -268,15 +268,15 @@ def _load_methods(
     options: EvalOptions, configurations: Sequence[Configuration], device: str
 ) -> dict[int, EvaluatedMethod]:
     """Load the head of each fold."""
-    folds = dict.fromkeys(each.fold for each in configurations)
+    folds = dict.fromkeys(configuration.fold for configuration in configurations)
     heads = {fold: None if options.model is None else _head_of_fold(options.model, fold) for fold in folds}
     return load_folds(heads, options.method, backbone=options.backbone, image_size=options.size, device=device)
 
 
 def _warn_of_seen_classes(model: str, configurations: Sequence[Configuration], dataset: Dataset) -> None:
     tested: dict[int, set[int]] = {}
-    for each in configurations:
-        tested.setdefault(each.fold, set()).update(each.class_ids)
+    for configuration in configurations:
+        tested.setdefault(configuration.fold, set()).update(configuration.class_ids)
     for fold, ids in tested.items():
         names = [name for class_id, name in enumerate(dataset.classes, start=1) if class_id in ids]
         head = _head_of_fold(model, fold)
@@ -328,7 +328,7 @@ def _name(run: Run) -> str:
     """Return a file name that describes the run; its last part distinguishes it from other runs."""
     first = run.configurations[0]
     method = next(iter(run.methods.values())).method.name
-    folds = "".join(map(str, dict.fromkeys(each.fold for each in run.configurations)))
+    folds = "".join(map(str, dict.fromkeys(configuration.fold for configuration in run.configurations)))
     return f"{method}-{first.dataset}-{first.split}-fold{folds}-{run.fingerprint[:8]}.json"
 
 
@@ -358,7 +358,7 @@ def _setting(text: str) -> Setting:
     try:
         return Setting(text.strip())
     except ValueError:
-        settings = ", ".join(each.value for each in Setting)
+        settings = ", ".join(setting.value for setting in Setting)
         raise EmatError(
             "unknown-choice", f"there is no setting {text!r}; the settings are {settings}, or all"
         ) from None

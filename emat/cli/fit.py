@@ -134,21 +134,21 @@ def command(
         # Results number the classes as the data set does, whichever of them its first photo shows.
         return loaded.fit(_from_dataset(dataset, wanted, shots, learn, classes is not None), wanted)
 
-    segmenter, said = best_size(fitted) if size == "auto" and learn else (fitted(_side(size)), None)
+    segmenter, comparison = best_size(fitted) if size == "auto" and learn else (fitted(_side(size)), None)
     segmenter.save(out, thumbnails=thumbnails)
     counts = {name: sum(name in example.classes for example in segmenter.examples_) for name in segmenter.classes_}
     forecast = segmenter.forecast_
     if as_json:
         answer = {"file": str(out), "examples": len(segmenter.examples_), "classes": counts}
         if forecast:
-            answer["forecast"] = {name: asdict(each) for name, each in forecast.items()}
+            answer["forecast"] = {name: asdict(expected) for name, expected in forecast.items()}
             answer["size"] = segmenter.working_side
         answer["decisions"] = segmenter.decisions_.to_json()
         typer.echo(json.dumps(answer))
         return
     _show(out, counts, forecast)
-    if said:
-        typer.echo(said)
+    if comparison:
+        typer.echo(comparison)
     for sentence in segmenter.decisions_.sentences():
         typer.echo(sentence)
     typer.echo(f"Next: emat predict {shlex.quote(str(out))} PHOTOS -o masks --format png,overlay")
@@ -222,9 +222,9 @@ def _show(out: Path, counts: Mapping[str, int], forecast: Forecasts) -> None:
     for name, count in counts.items():
         row = [escape(name), str(count)]
         if forecast:
-            each = forecast[name]
-            row.append("-" if each.iou is None else f"{each.iou:.2f}")
-            row.append("-" if each.presence is None else f"{each.presence:.0%}")
+            expected = forecast[name]
+            row.append("-" if expected.iou is None else f"{expected.iou:.2f}")
+            row.append("-" if expected.presence is None else f"{expected.presence:.0%}")
         table.add_row(*row)
     console.print(table)
     for sentence in forecast.sentences():

@@ -295,22 +295,22 @@ class TaskOptions(TaskRequest, DataOptions):
 def takes(options: type[Options]) -> Callable[[Callable[Concatenate[Options, Own], None]], Callable[..., None]]:
     """Give a verb an option for each field of the dataclass `options`, which is its first parameter."""
     hints = get_type_hints(options, include_extras=True)
-    parameters = [_option(each.name, hints[each.name], each.default) for each in fields(cast(Any, options))]
+    parameters = [_option(option.name, hints[option.name], option.default) for option in fields(cast(Any, options))]
     repeatable = {name for name, hint in hints.items() if get_origin(hint.__origin__) is tuple}
 
     def decorate(verb: Callable[Concatenate[Options, Own], None]) -> Callable[..., None]:
         own = list(inspect.signature(verb, eval_str=True).parameters.values())[1:]
-        every = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in (*own, *parameters)]
+        every = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in (*own, *parameters)]
 
         @wraps(verb)
         def with_options(**given: Any) -> None:
-            values = {each.name: given.pop(each.name) for each in parameters}
+            values = {option.name: given.pop(option.name) for option in parameters}
             values |= {name: tuple(values[name] or ()) for name in repeatable}
             cast(Any, verb)(options(**values), **given)
 
         # Typer reads the options of a command from its signature and annotations.
         with_options.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined]
-        with_options.__annotations__ = {each.name: each.annotation for each in every}
+        with_options.__annotations__ = {parameter.name: parameter.annotation for parameter in every}
         return with_options
 
     return decorate
@@ -318,7 +318,7 @@ def takes(options: type[Options]) -> Callable[[Callable[Concatenate[Options, Own
 
 def given_options(options: object, context: typer.Context) -> dict[str, Any]:
     """Return the fields of `options` that the user gave, so that a configuration file can supply the others."""
-    names = [each.name for each in fields(cast(Any, options))]
+    names = [option.name for option in fields(cast(Any, options))]
     sources = {name: context.get_parameter_source(name) for name in names}
     return {name: getattr(options, name) for name, source in sources.items() if source and source.name == "COMMANDLINE"}
 

@@ -166,8 +166,8 @@ def _refuse_doubled(labels: list[str]) -> None:
 
 def _show(plan: MeasuringPlan, names: list[str]) -> None:
     typer.echo(f"To make: {', '.join(names)}")
-    for each in plan.passes:
-        typer.echo(f"  {each.model.label}: {_work(each)}")
+    for planned in plan.passes:
+        typer.echo(f"  {planned.model.label}: {_work(planned)}")
     for label, reason in plan.not_run.items():
         typer.echo(f"  {label}: not run, {reason}")
     for label, reason in plan.partly_run.items():
@@ -176,19 +176,19 @@ def _show(plan: MeasuringPlan, names: list[str]) -> None:
         typer.echo(f"  {path}: not used, photo or mask files have changed since it was written")
     if plan.store.left_out:
         typer.echo("  If the data set was only copied, move these files to another folder and give it with --results.")
-    seconds = sum(each.seconds for each in plan.passes)
+    seconds = sum(planned.seconds for planned in plan.passes)
     if seconds:
         typer.echo(f"About {_time(seconds)}, judging by two queries of each model; then the tables and figures.")
 
 
-def _work(each: Pass) -> str:
-    if each.work is None:
+def _work(planned: Pass) -> str:
+    if planned.work is None:
         return "everything is measured"
-    work = each.work
+    work = planned.work
     return (
         f"{work.tasks} tasks in one pass, of which {work.shared_tasks} differ: {work.images} photos to encode, "
-        f"{work.pairs} pairs to compare (of {work.pairs_apart}), about {_time(each.seconds)}"
-        if each.seconds
+        f"{work.pairs} pairs to compare (of {work.pairs_apart}), about {_time(planned.seconds)}"
+        if planned.seconds
         else f"{work.tasks} tasks are not measured"
     )
 

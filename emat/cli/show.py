@@ -137,7 +137,7 @@ def _page(fitted: Segmenter, content: dict[str, Any]) -> str:
         for one in fitted.examples_
         if one.thumbnail is not None
     )
-    said = "".join(f"<li>{html.escape(line)}</li>" for line in content["said"])
+    sentences = "".join(f"<li>{html.escape(line)}</li>" for line in content["said"])
     facts = "".join(f"<tr><th>{key}</th><td><code>{html.escape(str(content[key]))}</code></td></tr>" for key in FACTS)
-    body = f"{classes}<ul>{said}</ul><h2>Examples</h2>{figures}<h2>File</h2><table>{facts}</table>"
+    body = f"{classes}<ul>{sentences}</ul><h2>Examples</h2>{figures}<h2>File</h2><table>{facts}</table>"
     return PAGE.format(title=html.escape(Path(content["file"]).name), body=body)

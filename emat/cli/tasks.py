@@ -46,7 +46,7 @@ def count_command(
 ) -> None:
     """Count the tasks to which a setting adds something, per fold and in total."""
     benchmark = options.open(only=fold)
-    folds = fold or [each.fold for each in benchmark.fold_lists]
+    folds = fold or [fold_list.fold for fold_list in benchmark.fold_lists]
     rows = [_count_row(number, _draw(options, benchmark, number)) for number in folds]
     counts = {
         "dataset": benchmark.fold_lists[0].dataset,
@@ -132,13 +132,13 @@ def sizes_command(
             {
                 "fold": fold_list.fold,
                 "histogram": size_histogram(fold_list, areas, HISTOGRAM_STEP).tolist(),
-                "splits": {each.split: len(each.entries) for each in splits},
-                "equal_published": {each.split: equals_published(each) for each in splits},
+                "splits": {split.split: len(split.entries) for split in splits},
+                "equal_published": {split.split: equals_published(split) for split in splits},
             }
         )
         if out is not None:
-            for each in splits:
-                write_fold_list(each, out / list_path(each))
+            for split in splits:
+                write_fold_list(split, out / list_path(split))
     _keep_areas(benchmark)
     if as_json:
         typer.echo(json.dumps({"step_percent": HISTOGRAM_STEP, "folds": rows}, indent=2))

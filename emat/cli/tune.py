@@ -82,7 +82,7 @@ def command(
     swept = sweep(
         tuned_method,
         benchmark.dataset,
-        [chosen.sampler(each.fold, TaskRequest(way, 1, tasks=tasks)).configuration() for each in chosen.fold_lists],
+        [chosen.sampler(one.fold, TaskRequest(way, 1, tasks=tasks)).configuration() for one in chosen.fold_lists],
         cache=FeatureCache(tuned_method, memory_bytes=default_limits().features, folder=cache),
         watch=lambda work: follow(work, len(work), "queries answered"),
     )

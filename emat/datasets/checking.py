@@ -100,9 +100,9 @@ def report(dataset: Dataset, inspections: Iterable[Inspection]) -> Report:
     if not dataset.has_photos:
         cases["no photos at all"] = [str(dataset.root)]
     findings = [
-        Finding(kind, len(found), tuple(found[:EXAMPLES_SHOWN]), kind in FAULTS, advice[kind])
-        for kind, found in cases.items()
-        if found
+        Finding(kind, len(details), tuple(details[:EXAMPLES_SHOWN]), kind in FAULTS, advice[kind])
+        for kind, details in cases.items()
+        if details
     ]
     without_photo = len(cases["missing photo"]) if dataset.has_photos else len(dataset.names)
     return Report(

@@ -46,8 +46,8 @@ class FileTree:
     @cached_property
     def folders(self) -> Mapping[str, tuple[str, ...]]:
         """The sorted file names of every folder that has files, by the folder's path; the root's path is empty."""
-        found = self._zip_members() if self.zipped else self._files_below()
-        return {folder: tuple(sorted(names)) for folder, names in sorted(found.items())}
+        listed = self._zip_members() if self.zipped else self._files_below()
+        return {folder: tuple(sorted(names)) for folder, names in sorted(listed.items())}
 
     def files(self, folder: str, suffixes: tuple[str, ...], *, nested: bool = False) -> dict[str, str]:
         """Find the files of a folder.
@@ -103,8 +103,8 @@ class FileTree:
         return content
 
     def _files_below(self) -> dict[str, list[str]]:
-        found = {folder: names for folder, names in walk(self.root, DEEPEST) if names}
-        return {folder.relative_to(self.root).as_posix().removeprefix("."): names for folder, names in found.items()}
+        listed = {folder: names for folder, names in walk(self.root, DEEPEST) if names}
+        return {folder.relative_to(self.root).as_posix().removeprefix("."): names for folder, names in listed.items()}
 
     def _zip_members(self) -> dict[str, list[str]]:
         names: dict[str, list[str]] = defaultdict(list)

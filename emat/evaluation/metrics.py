@@ -56,7 +56,7 @@ class TaskOutcome:
         ways, truth, present, intersections, unions, background, foreground, scores = row
         sides = (_numbers(background), _numbers(foreground))
         per_way = [truth, present or truth, intersections, unions, scores or ways]
-        if any(len(each) != len(ways) for each in per_way) or any(len(side) != 2 for side in sides):
+        if any(len(values) != len(ways) for values in per_way) or any(len(side) != 2 for side in sides):
             raise ValueError(f"an outcome of {len(ways)} ways has values for another number of ways")
         return cls(
             _numbers(ways),
@@ -155,7 +155,7 @@ class ScoreCounts:
     @classmethod
     def of(cls, outcomes: Iterable[TaskOutcome], class_ids: Sequence[int]) -> "ScoreCounts":
         """Return the sum of the counts of some outcomes; see `count_outcome`."""
-        return sum((count_outcome(each, class_ids) for each in outcomes), start=cls.none(class_ids))
+        return sum((count_outcome(outcome, class_ids) for outcome in outcomes), start=cls.none(class_ids))
 
     @classmethod
     def none(cls, class_ids: Sequence[int]) -> "ScoreCounts":

@@ -75,7 +75,7 @@ def summarise(counts: Mapping[Conditions, Sequence[FoldCounts]]) -> list[Summary
     """Summarise every fold and, after the folds that share their conditions, the mean of several."""
     summaries = []
     for conditions, folds in counts.items():
-        summaries += [_summary(conditions, [each], each[0]) for each in folds]
+        summaries += [_summary(conditions, [fold], fold[0]) for fold in folds]
         if len(folds) > 1:
             summaries.append(_summary(conditions, folds, None))
     return summaries

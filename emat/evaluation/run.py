@@ -238,8 +238,8 @@ def evaluate(
     # Answer the queries of this process, method by method; photos that no later query needs are dropped on the way.
     try:
         cache = None
-        shares = [(evaluated, _share(each, done, processes)) for evaluated, each in _by_method(run)]
-        unneeded = iter(last_uses([each for _, work in shares for each in work]))
+        shares = [(evaluated, _share(asked, done, processes)) for evaluated, asked in _by_method(run)]
+        unneeded = iter(last_uses([query for _, work in shares for query in work]))
         for evaluated, work in shares:
             if work:
                 # Heads with the same backbone share its features.
@@ -247,9 +247,9 @@ def evaluate(
                     cache = FeatureCache(evaluated.method, memory_bytes=limits.features, folder=features)
                 answering = _pass(run, evaluated, dataset, cache, limits)
                 with all_cores(next(evaluated.method.parameters()).device) as workers:
-                    for each, answers in zip(watch(work), workers.map(answering.answer, work), strict=True):
+                    for query, answers in zip(watch(work), workers.map(answering.answer, work), strict=True):
                         now = time.monotonic()
-                        mine.add(_record(each.query, now - before, answers))
+                        mine.add(_record(query.query, now - before, answers))
                         before = now
                         names = next(unneeded)
                         if isinstance(answering, Evaluator):
@@ -261,7 +261,7 @@ def evaluate(
     if processes.rank:
         return None
     outcomes = _read_journals(journal, header)
-    expected = sum(len(each.tasks) for each in run.configurations)
+    expected = sum(len(configuration.tasks) for configuration in run.configurations)
     if len(outcomes) != expected:
         raise EmatError(
             "tasks-missing",
@@ -273,8 +273,9 @@ def evaluate(
 
 def seconds_spent(run: Run, journal: Path) -> float:
     """Return how long `evaluate` took, over all its interruptions; of several processes the slowest counts."""
-    records = [_records(path, _header(run)) for path in _journals(journal)]
-    return max((sum(float(each.get("seconds", 0)) for each in some) for some in records), default=0.0)
+    header = _header(run)
+    seconds = [[float(record.get("seconds", 0)) for record in _records(path, header)] for path in _journals(journal)]
+    return max(map(sum, seconds), default=0.0)
 
 
 def remove_journals(journal: Path) -> None:

@@ -53,7 +53,7 @@ def middle_of_best(scores: Mapping[float, float]) -> float:
     0.4
     """
     highest = max(scores.values())
-    runs = [list(run) for reached, run in groupby(scores, lambda each: scores[each] == highest) if reached]
+    runs = [list(run) for reached, run in groupby(scores, lambda candidate: scores[candidate] == highest) if reached]
     longest = max(runs, key=len)
     return longest[len(longest) // 2]
 
@@ -75,7 +75,7 @@ def sweep(
         cache: Encodes photos with the method's backbone.
         watch: Is given the work, and may show progress.
     """
-    classes = sorted({way for each in configurations for task in each.tasks for way in task.ways})
+    classes = sorted({way for configuration in configurations for task in configuration.tasks for way in task.ways})
     answering = Evaluator(method, dataset, cache)
 
     def answer(work: QueryWork) -> list[tuple[NDArray[np.float64], NDArray[np.float64]]]:
@@ -139,9 +139,9 @@ def _confusions(probabilities: NDArray[np.float32], gate: Gate, truth: NDArray[n
     counts = np.bincount(bins.ravel(), minlength=levels * labels * labels).reshape(levels, labels, labels)
     at_least = counts[::-1].cumsum(axis=0)[::-1]  # [k]: pixels that reach k candidates or more
     confusions = []
-    for found in at_least[1:]:
-        confusion = found.copy()
-        confusion[:, 0] = (at_least[0] - found).sum(axis=1)  # all other pixels are background
+    for reaching in at_least[1:]:
+        confusion = reaching.copy()
+        confusion[:, 0] = (at_least[0] - reaching).sum(axis=1)  # all other pixels are background
         confusions.append(confusion)
     return confusions
 

@@ -174,15 +174,15 @@ def coco_content(
 
 def _by_id(items: Iterable[dict[str, Any]], called: str, what: str) -> dict[int, dict[str, Any]]:
     """Return the items by their ids; EmatError names both of two that share one."""
-    found: dict[int, dict[str, Any]] = {}
+    by_id: dict[int, dict[str, Any]] = {}
     for item in items:
-        other = found.setdefault(whole_number(item["id"]), item)
+        other = by_id.setdefault(whole_number(item["id"]), item)
         if other is not item:
             raise EmatError(
                 "given-twice",
                 f"{what} id {item['id']} is there twice, for {other[called]!r} and {item[called]!r}; number them anew",
             )
-    return found
+    return by_id
 
 
 def _refuse_same_file(photos: Mapping[int, dict[str, Any]]) -> None:

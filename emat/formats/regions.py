@@ -320,16 +320,16 @@ def _way_around(
         yield float(ring[0, 0]), float(ring[0, 1])
 
 
-def _nearest_to_the_left(edges: _Edges, known: int, corner: NDArray[np.float64]) -> tuple[int, Corner]:
+def _nearest_to_the_left(edges: _Edges, count: int, corner: NDArray[np.float64]) -> tuple[int, Corner]:
     """Find which of the first `known` edges is nearest to the left of `corner`, and where it is met."""
     x, y = corner.tolist()
-    among = int(np.searchsorted(edges.rising, known))
+    among = int(np.searchsorted(edges.rising, count))
     crossed = edges.rising[:among][(edges.low[:among] <= y) & (y <= edges.high[:among])]
     start, end = edges.here[crossed], edges.there[crossed]
     crossings = start[:, 0] + (y - start[:, 1]) / (end[:, 1] - start[:, 1]) * (end[:, 0] - start[:, 0])
     left = np.flatnonzero(crossings <= x)
     if not len(left):  # possible, because simplified rings may overlap
-        closest = int(((edges.here[:known] - corner) ** 2).sum(axis=1).argmin())
+        closest = int(((edges.here[:count] - corner) ** 2).sum(axis=1).argmin())
         return closest, (float(edges.here[closest, 0]), float(edges.here[closest, 1]))
     nearest = left[crossings[left].argmax()]
     return int(crossed[nearest]), (float(crossings[nearest]), y)

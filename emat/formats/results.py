@@ -98,7 +98,8 @@ class ResultWriter:
             self._before = {name: state for name, state in before.items() if self._is_written(name)}
             self._kept: set[str] = set()  # the photos of this run: written, or written before and still the same
             self._paths: dict[str, str] = {}
-            for path in (*(out / file for writer in writers for file in writer.files), *(each.path for each in tables)):
+            for_all = [out / file for writer in writers for file in writer.files]
+            for path in (*for_all, *(table.path for table in tables)):
                 refuse_overwriting(path)
             for writer in self._writers:
                 # A method of this object would make a cycle of references, and an unused writer would keep its lock.
@@ -218,7 +219,7 @@ class ResultWriter:
             name: As in `write_bands`, which is called afterwards; without it these rows do not count.
             rows: Rows of each table, by its key.
         """
-        self._add({"name": inner_name(name), "part": True, **{each.format: {} for each in self._writers}}, rows)
+        self._add({"name": inner_name(name), "part": True, **{writer.format: {} for writer in self._writers}}, rows)
 
     def rows(self, key: str) -> Iterator[list[str]]:
         """Give the rows of a table so far, in order."""

@@ -204,8 +204,8 @@ def open_writer(
     options = options or WriteOptions()
     _refuse_unusable(out, tuple(classes))
     writers: list[Writer] = []
-    for each in names:
-        module, _, name = WRITERS[each].partition(":")
+    for format in names:
+        module, _, name = WRITERS[format].partition(":")
         form: type[Writer] = getattr(import_module(module), name)
         writers.append(form(out, classes, options))
     return ResultWriter(out, classes, writers, tables, options, run)

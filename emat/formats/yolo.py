@@ -96,7 +96,7 @@ class YoloWriter(Writer):
         number_of = dict(self._named())
         size = np.array([label_map.shape[1], label_map.shape[0]])
         lines = []
-        for index, region in ((index, each) for index, regions in self._traced(label_map) for each in regions):
+        for index, region in ((index, part) for index, regions in self._traced(label_map) for part in regions):
             fractions = outline(region, self.options.tolerance) / size
             words = (f"{fraction:.6f}".rstrip("0").rstrip(".") for fraction in fractions.ravel().tolist())
             lines.append(f"{number_of[self.classes[index - 1]]} {' '.join(words)}\n")

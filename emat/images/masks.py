@@ -96,7 +96,7 @@ def same_scale(size: tuple[int, ...], other: tuple[int, ...]) -> bool:
     >>> same_scale((366, 500), (220, 300)), same_scale((366, 500), (200, 300))
     (True, False)
     """
-    (height, width), (large_height, large_width) = sorted((size, other), key=lambda each: each[0] * each[1])
+    (height, width), (large_height, large_width) = sorted((size, other), key=lambda sides: sides[0] * sides[1])
     # A scale s must exist with |s * large_height - height| < 1 and |s * large_width - width| < 1.
     return (height - 1) * large_width < (width + 1) * large_height and (width - 1) * large_height < (
         height + 1
@@ -176,12 +176,12 @@ def mask_from_array(array: NDArray[np.generic], name: str = "the mask array") ->
 def _indices_of_colours(colours: Pixels, name: str) -> Pixels:
     key = colours.astype(np.uint32) @ np.array([65536, 256, 1], np.uint32)  # (H, W), a number for each colour
     index_of = {int(VOC_PALETTE[i].astype(np.uint32) @ np.array([65536, 256, 1], np.uint32)): i for i in VOC_INDICES}
-    found, where = np.unique(key, return_inverse=True)
-    if all(int(colour) in index_of for colour in found):
-        return np.array([index_of[int(colour)] for colour in found], np.uint8)[where.reshape(key.shape)]
+    colours_here, where = np.unique(key, return_inverse=True)
+    if all(int(colour) in index_of for colour in colours_here):
+        return np.array([index_of[int(colour)] for colour in colours_here], np.uint8)[where.reshape(key.shape)]
     if is_grey(colours):
         return colours[..., 0].copy()
-    stranger = next(int(colour) for colour in found if int(colour) not in index_of)
+    stranger = next(int(colour) for colour in colours_here if int(colour) not in index_of)
     raise EmatError(
         "mask-colours",
         f"{name} is an RGB image with the colour #{stranger:06x}, which PASCAL VOC's palette does not have; "

@@ -207,9 +207,9 @@ def _flat_share(values: NDArray[Any], among: Mask, apart: int = 0) -> float:
     return float((flat & among[1:, 1:]).sum() / max(1, among.sum()))
 
 
-def _is_smooth(values: NDArray[Any], found: NDArray[Any], others: NDArray[Any], white: int) -> bool:
+def _is_smooth(values: NDArray[Any], levels: NDArray[Any], others: NDArray[Any], white: int) -> bool:
     """Whether values change from pixel to pixel, as along painted edges; inside of numbered regions they do not."""
-    if not white / 2 <= found[-1] or len(found) <= 3:
+    if not white / 2 <= levels[-1] or len(levels) <= 3:
         return False
     between = (values >= DARK * white) & (values < BRIGHT * white)
     if not between.any():  # black and white that were compressed once have neighbouring values, numbers do not
@@ -217,9 +217,9 @@ def _is_smooth(values: NDArray[Any], found: NDArray[Any], others: NDArray[Any], 
     return _flat_share(values, between) < SMOOTH
 
 
-def _is_black_and_white(found: NDArray[Any], times: NDArray[Any], white: int) -> bool:
+def _is_black_and_white(levels: NDArray[Any], times: NDArray[Any], white: int) -> bool:
     """Whether values are black, white and, in fewer pixels than both, greys between them."""
-    dark, bright = times[found < DARK * white].sum(), times[found >= BRIGHT * white].sum()
+    dark, bright = times[levels < DARK * white].sum(), times[levels >= BRIGHT * white].sum()
     greys = times.sum() - dark - bright
     return bool(min(dark, bright) > 0 and greys <= min(dark, bright))
 
@@ -245,17 +245,17 @@ def _cut_lossy(values: NDArray[Any], name: str) -> Mask:
     return np.asarray(values >= peak / 2)
 
 
-def _chosen(values: NDArray[Any], found: NDArray[Any], choice: Choice, name: str) -> ObjectMask:
+def _chosen(values: NDArray[Any], levels: NDArray[Any], choice: Choice, name: str) -> ObjectMask:
     if choice.colour is not None:
         if len(set(choice.colour)) != 1:
             raise EmatError(
-                "no-such-value", f"{name} has no colours, only the values {_listed(found)}; choose one of them"
+                "no-such-value", f"{name} has no colours, only the values {_listed(levels)}; choose one of them"
             )
         choice = Choice((choice.colour[0],))
     inside = np.isin(values, choice.values)
     if not inside.any():
-        raise EmatError("no-such-value", f"{name} has none of the values that were chosen; it has {_listed(found)}")
-    is_void = found[-1] == VOID and VOID not in choice.values
+        raise EmatError("no-such-value", f"{name} has none of the values that were chosen; it has {_listed(levels)}")
+    is_void = levels[-1] == VOID and VOID not in choice.values
     return ObjectMask(inside, values == VOID if is_void else np.zeros(values.shape, bool))
 
 
@@ -337,16 +337,16 @@ def _certain(inside: Mask) -> ObjectMask:
     return ObjectMask(inside, np.zeros(inside.shape, bool))
 
 
-def _unclear(found: NDArray[Any], name: str, why: str) -> EmatError:
+def _unclear(levels: NDArray[Any], name: str, why: str) -> EmatError:
     return EmatError(
         "ambiguous-mask",
-        f"{name} has the values {_listed(found)} {why}, so it is not clear which are the object; choose them, as in "
-        f"--mask cat=mask.png:{int(found[-1])}, or give a data set of indexed masks",
+        f"{name} has the values {_listed(levels)} {why}, so it is not clear which are the object; choose them, as in "
+        f"--mask cat=mask.png:{int(levels[-1])}, or give a data set of indexed masks",
     )
 
 
-def _listed(found: NDArray[Any]) -> str:
-    numbers = [str(int(value)) for value in found]
+def _listed(levels: NDArray[Any]) -> str:
+    numbers = [str(int(value)) for value in levels]
     if len(numbers) <= SHOWN:
         return ", ".join(numbers)
     return f"{', '.join(numbers[: SHOWN - 1])} ... {numbers[-1]} ({len(numbers)} values)"

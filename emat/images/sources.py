@@ -98,7 +98,8 @@ def identify(source: Path | str | bytes, formats: tuple[str, ...], name: str) ->
     if is_heif:
         _register_heif(name)
     allowed = formats
-    formats = ("HEIF",) if is_heif else tuple(each for each in formats if each != "HEIF")  # unknown until registered
+    # Pillow does not know HEIF until it is registered.
+    formats = ("HEIF",) if is_heif else tuple(format for format in formats if format != "HEIF")
     _silence_pillow()
     try:
         with _any_size():

@@ -123,7 +123,7 @@ class Stack:
         if values.dtype == np.uint8:
             bright = chosen
         else:
-            bright = [scaled(each, *reading.stretch.limits(each)) for each in chosen]
+            bright = [scaled(channel, *reading.stretch.limits(channel)) for channel in chosen]
         if len(bright) == 1:
             return np.repeat(bright[0][..., None], 3, axis=2)
         if len(bright) == 2:
@@ -322,7 +322,7 @@ def _zarr_pixel(
     units = {str(one["name"]).upper(): one.get("unit") for one in scales["axes"] if isinstance(one, dict)}
     if not steps or not units.get("X") or units.get("X") != units.get("Y"):
         return None
-    x, y = (math.prod(float(each[axes.index(axis)]) for each in steps) for axis in "XY")
+    x, y = (math.prod(float(step[axes.index(axis)]) for step in steps) for axis in "XY")
     return x, y, str(units["X"])
 
 

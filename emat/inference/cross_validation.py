@@ -102,7 +102,7 @@ def cross_validate(
         for index in reversed(left_out):
             others.remove(index)
         rows += [(index, _judged(shown[index], others)) for index in left_out if others.classes_]
-    return CrossValidation(tuple(row for _, found in sorted(rows, key=lambda each: each[0]) for row in found))
+    return CrossValidation(tuple(row for _, judged in sorted(rows, key=lambda indexed: indexed[0]) for row in judged))
 
 
 def _judged(example: Example, segmenter: Segmenter) -> list[LeftOut]:

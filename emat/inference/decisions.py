@@ -66,19 +66,19 @@ class Decisions:
         by_way: dict[Refinement | None, list[str]] = {}
         for name, decided in self.classes.items():
             by_way.setdefault(decided.refine, []).append(name)
-        said = []
+        sentences = []
         for way, names in by_way.items():
             listed = "all classes" if len(by_way) == 1 else ", ".join(names)
-            said.append(f"Masks of {listed}: {WAYS[way]}.")
+            sentences.append(f"Masks of {listed}: {WAYS[way]}.")
         if self.tiles is not None:
             how = "as many tiles as its size needs" if self.tiles == "auto" else f"{self.tiles} tiles a side"
-            said.append(f"A large photo is cut into {how}.")
-        return said
+            sentences.append(f"A large photo is cut into {how}.")
+        return sentences
 
     def renamed(self, name: str, to: str) -> Decisions:
         """Return the same decisions, in which a class has another name."""
         classes = with_name(self.classes, name, to)
-        return replace(self, classes=classes, overlap=tuple(to if each == name else each for each in self.overlap))
+        return replace(self, classes=classes, overlap=tuple(to if other == name else other for other in self.overlap))
 
     @classmethod
     def from_json(cls, content: Any) -> Decisions:
@@ -250,5 +250,5 @@ def _expected(segmenter: Segmenter) -> float | None:
 
 def iou(mask: NDArray[np.bool_], truth: NDArray[np.uint8]) -> float:
     """Intersection over union where `truth` (1 = the class, 0 = not, 255 = unknown) says anything."""
-    known, inside = truth != VOID, truth == 1
-    return float((mask & inside).sum() / max(int(((mask & known) | inside).sum()), 1))
+    decided, inside = truth != VOID, truth == 1
+    return float((mask & inside).sum() / max(int(((mask & decided) | inside).sum()), 1))

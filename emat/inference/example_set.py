@@ -160,7 +160,7 @@ class ExampleSet:
 
     def renamed(self, name: str, to: str) -> ExampleSet:
         """Return the same examples with another name for a class."""
-        order = tuple(to if each == name else each for each in self.order)
+        order = tuple(to if other == name else other for other in self.order)
         return ExampleSet(tuple(example.renamed(name, to) for example in self.examples), order)
 
     def supports(self, name: str, without: Collection[int] = ()) -> list[Any]:

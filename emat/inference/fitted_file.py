@@ -391,11 +391,11 @@ def check_tensors(form: type[Any], tensors: Mapping[str, Tensor], letters: dict[
         if not value.is_floating_point() and name not in OF_OTHER_TYPES:
             raise ValueError(f"{name} is of {value.dtype}")
         shape = tuple(value.shape)
-        fitting = next((each for each in word.split("|") if _fits(shape, each, {**letters, **own})), None)
+        fitting = next((one for one in word.split("|") if _fits(shape, one, {**letters, **own})), None)
         if fitting is None:
             raise ValueError(f"{name} has the shape {shape}")
-        own.update({each: side for each, side in zip(fitting, shape, strict=True) if not each.isdecimal()})
-    letters.update({each: side for each, side in own.items() if each not in FREE})
+        own.update({letter: side for letter, side in zip(fitting, shape, strict=True) if not letter.isdecimal()})
+    letters.update({letter: side for letter, side in own.items() if letter not in FREE})
     _check_indices(tensors)
 
 
@@ -449,13 +449,13 @@ def check_learnt(tensors: Mapping[str, Tensor]) -> None:
     check_same_type(tensors.values())
 
 
-def _fits(shape: tuple[int, ...], word: str, known: Mapping[str, int]) -> bool:
+def _fits(shape: tuple[int, ...], word: str, numbers: Mapping[str, int]) -> bool:
     """Whether a shape is that of a word, given the numbers that letters are known to stand for.
 
     >>> _fits((2, 3), "N3", {"N": 2}), _fits((2, 3), "NN", {}), _fits((2, 3), "N", {})
     (True, True, False)
     """
-    wanted = [int(each) if each.isdecimal() else known.get(each) for each in word]
+    wanted = [int(letter) if letter.isdecimal() else numbers.get(letter) for letter in word]
     return len(shape) == len(word) and all(
         number is None or number == side for number, side in zip(wanted, shape, strict=True)
     )

@@ -159,7 +159,7 @@ def forecasts(learnt: Learnt, classes: Sequence[str], examples: Sequence[tuple[s
             high=None if expected is None else min(1.0, expected + reach),
             presence=_known(learnt.presence_right, number),
             auroc=_known(learnt.presence_auroc, number),
-            called={other: each for other, each in zip(classes, called, strict=False) if not math.isnan(each)},
+            called={other: share for other, share in zip(classes, called, strict=False) if not math.isnan(share)},
             least_agreeing=None if least is None else examples[least][0],
             least_iou=least_iou,
             left_out=reached,

@@ -480,7 +480,7 @@ class Segmenter:
                 raise EmatError("unknown-class", f"there is no class {name!r}; choose one of {self._examples.classes}")
             if to.casefold() in {other.casefold() for other in self._examples.classes if other != name}:
                 raise EmatError("given-twice", f"there is already a class {to!r}; choose another name")
-            self.overlap = tuple(to if each == name else each for each in self.overlap)
+            self.overlap = tuple(to if lower == name else lower for lower in self.overlap)
             self._examples = self._examples.renamed(name, to)
             if self._fit is not None:
                 decisions = self._fit.decisions.renamed(name, to)

@@ -192,8 +192,8 @@ class SeamJoiner:
         view = part.view
         marks = {name: _marks(part, name) for name in self._classes if name in part.prediction.scores}
         inside = np.zeros((view.height, view.width), bool)
-        for each in marks.values():
-            inside |= each > 0
+        for marked in marks.values():
+            inside |= marked > 0
         numbers, count = ndimage.label(inside, TOUCHING)
         numbers = np.where(inside, numbers + (self._next - 1), 0)  # (h, w)
         for index, window in enumerate(ndimage.find_objects(np.where(inside, numbers - (self._next - 1), 0))):
@@ -202,7 +202,7 @@ class SeamJoiner:
             rows, columns = window
             covered = View(view.top + rows.start, view.left + columns.start, own.shape[0], own.shape[1])
             photo = np.where(own[..., None], part.photo[window], 0).astype(np.uint8)
-            cut = {name: np.where(own, each[window], 0).astype(np.uint8) for name, each in marks.items()}
+            cut = {name: np.where(own, marked[window], 0).astype(np.uint8) for name, marked in marks.items()}
             self._leader[number], self._pieces[number] = number, [SlideRegion(covered, photo, cut)]
         self._next += count
         self._join_above(numbers[0], view.left)
@@ -239,16 +239,16 @@ class SeamJoiner:
         """Give the regions that end in this band, and forget what is no longer needed of them."""
         open_numbers = [] if last else np.unique(self._below[self._below > 0]).tolist()
         going_on = {number: self._find(number) for number in open_numbers}
-        for number in [each for each in self._pieces if each not in set(going_on.values())]:
+        for number in [candidate for candidate in self._pieces if candidate not in set(going_on.values())]:
             yield self._whole(self._pieces.pop(number))
         self._leader = {**going_on, **{number: number for number in going_on.values()}}
         self._above, self._below = self._below, np.zeros_like(self._below)
 
     def _whole(self, pieces: Sequence[SlideRegion]) -> SlideRegion:
         height, width = self._size
-        top, left = (min(getattr(each.view, side) for each in pieces) for side in ("top", "left"))
-        bottom = max(each.view.top + each.view.height for each in pieces)
-        right = max(each.view.left + each.view.width for each in pieces)
+        top, left = (min(getattr(piece.view, side) for piece in pieces) for side in ("top", "left"))
+        bottom = max(piece.view.top + piece.view.height for piece in pieces)
+        right = max(piece.view.left + piece.view.width for piece in pieces)
         top, left, bottom, right = max(0, top - 1), max(0, left - 1), min(height, bottom + 1), min(width, right + 1)
         view = View(top, left, bottom - top, right - left)
         if view.height * view.width > MAX_PIXELS:
@@ -262,8 +262,8 @@ class SeamJoiner:
         for piece in pieces:
             area = View(piece.view.top - top, piece.view.left - left, piece.view.height, piece.view.width).area
             photo[area] |= piece.photo  # pieces of one part may have boxes that overlap
-            for name, each in piece.marks.items():
-                marks[name][area] |= each
+            for name, marked in piece.marks.items():
+                marks[name][area] |= marked
         return SlideRegion(view, photo, marks)
 
 

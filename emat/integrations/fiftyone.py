@@ -43,7 +43,7 @@ def model_of(segmenter: Segmenter, *, instances: bool = False) -> Any:
             prediction = segmenter.predict(arg)
             if not instances:
                 return fiftyone.Segmentation(mask=prediction.label_map)
-            return fiftyone.Detections(detections=[fiftyone.Detection(**each) for each in _detections(prediction)])
+            return fiftyone.Detections(detections=[fiftyone.Detection(**fields) for fields in _detections(prediction)])
 
     return SegmenterModel()
 

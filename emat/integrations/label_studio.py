@@ -67,11 +67,11 @@ class LabelConfig:
             root = ElementTree.fromstring(text)
         except (ElementTree.ParseError, ValueError) as error:
             raise EmatError("bad-interface", f"the labelling interface is not XML ({error})") from None
-        images = {each.get("name"): each.get("value", "").lstrip("$") for each in root.iter("Image")}
+        images = {image.get("name"): image.get("value", "").lstrip("$") for image in root.iter("Image")}
         for tag, kind in KINDS.items():
             for control in root.iter(tag):
                 if control.get("toName") in images:
-                    labels = tuple(each.get("value", "") for each in control.iter("Label"))
+                    labels = tuple(label.get("value", "") for label in control.iter("Label"))
                     to_name = control.get("toName", "")
                     return cls(control.get("name", ""), to_name, kind, images[to_name], labels)
         raise EmatError(
@@ -356,13 +356,13 @@ def encode_brush(mask: NDArray[np.bool_]) -> list[int]:
     flat = mask.ravel()
     edges = np.flatnonzero(np.diff(flat)) + 1
     starts = np.concatenate([[0], edges, [flat.size]])
-    bits = [f"{flat.size * CHANNELS:032b}", f"{VALUE_BITS - 1:05b}", *(f"{each - 1:04b}" for each in LENGTHS)]
+    bits = [f"{flat.size * CHANNELS:032b}", f"{VALUE_BITS - 1:05b}", *(f"{length - 1:04b}" for length in LENGTHS)]
     for start, end in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True):
         value = f"{255 if flat[start] else 0:08b}"
         left = (end - start) * CHANNELS
         while left:
             now = min(left, 2 ** LENGTHS[-1])
-            index = next(number for number, each in enumerate(LENGTHS) if now <= 2**each)
+            index = next(number for number, length in enumerate(LENGTHS) if now <= 2**length)
             bits.append(f"1{index:02b}{now - 1:0{LENGTHS[index]}b}{value}")
             left -= now
     text = "".join(bits)

@@ -57,7 +57,7 @@ def demo_photos(name: str = "cats") -> DemoPhotos:
         examples = {"cheetah": "cheetah1.jpg", "lion": "lion.jpg"}
         queries = {"a cub": "cheetah2.jpg", "small and fast": "cheetah.jpg", "neither": "tower.jpg"}
         return DemoPhotos(
-            examples=tuple(Example(root / photo, {each: root / f"{each}.png"}) for each, photo in examples.items()),
+            examples=tuple(Example(root / photo, {cat: root / f"{cat}.png"}) for cat, photo in examples.items()),
             queries={title: root / photo for title, photo in queries.items()},
         )
     photos = sorted((root / "images").glob("*.jpg"))

@@ -45,12 +45,13 @@ class MethodScores:
 
     def overall(self, conditions: Conditions) -> Summary | None:
         """Return the mean over all folds, or the only fold; None if there are no results."""
-        own = [each for each in self.summaries if each.conditions == conditions]
+        own = [summary for summary in self.summaries if summary.conditions == conditions]
         return own[-1] if own else None  # the mean comes after the folds
 
     def of_fold(self, conditions: Conditions, fold: int | None) -> Summary | None:
         """Return the summary of one fold, or the mean of several; None if there is none."""
-        return next((each for each in self.summaries if (each.conditions, each.fold) == (conditions, fold)), None)
+        own = (summary for summary in self.summaries if summary.conditions == conditions)
+        return next((summary for summary in own if summary.fold == fold), None)
 
 
 def read_methods(files: Sequence[str]) -> list[MethodScores]:
@@ -81,7 +82,7 @@ def read_methods(files: Sequence[str]) -> list[MethodScores]:
 
 
 def _label(content: Mapping[str, Any], path: Path) -> str:
-    names = {(each["name"], each["backbone"], each["image_size"]) for each in content["methods"].values()}
+    names = {(method["name"], method["backbone"], method["image_size"]) for method in content["methods"].values()}
     if len(names) > 1:
         raise EmatError("label-needed", f"{path} has results of several methods; give it a label: LABEL={path}")
     name, backbone, size = names.pop()
@@ -107,7 +108,7 @@ def _of_one_method(label: str, contents: Sequence[Mapping[str, Any]]) -> MethodS
         for conditions, folds in fold_counts(content["cells"], content["outcomes"]).items():
             every += [(conditions, counts) for counts in folds]
     counts: dict[Conditions, dict[int, FoldCounts]] = {}
-    for shared, (fold, tasks) in sorted(every, key=lambda each: each[1][0]):
+    for shared, (fold, tasks) in sorted(every, key=lambda counted: counted[1][0]):
         if fold in counts.setdefault(shared, {}):
             raise EmatError(
                 "label-needed",
@@ -115,36 +116,37 @@ def _of_one_method(label: str, contents: Sequence[Mapping[str, Any]]) -> MethodS
                 f"{fold}; give them labels: LABEL=FILE",
             )
         counts[shared][fold] = (fold, tasks)
-    parameters = max(each["trained_parameters"] for content in contents for each in content["methods"].values())
+    parameters = max(method["trained_parameters"] for content in contents for method in content["methods"].values())
     summaries = summarise({shared: list(folds.values()) for shared, folds in counts.items()})
     return MethodScores(label, parameters, tuple(summaries))
 
 
 def comparison_tables(methods: Sequence[MethodScores]) -> list[Table]:
     """Make every table for which there are results."""
-    asked = dict.fromkeys(each.conditions for method in methods for each in method.summaries)
+    asked = dict.fromkeys(conditions.conditions for method in methods for conditions in method.summaries)
     tables = []
-    for base in dict.fromkeys(each._replace(setting="") for each in asked if each.split in ORDINARY_SPLITS):
+    ordinary = [conditions for conditions in asked if conditions.split in ORDINARY_SPLITS]
+    for base in dict.fromkeys(conditions._replace(setting="") for conditions in ordinary):
         settings = [base._replace(setting=setting.value) for setting in Setting]
         groups = {
-            each.setting.replace("-", " ").capitalize(): [method.overall(each) for method in methods]
-            for each in settings
-            if any(method.overall(each) for method in methods)
+            conditions.setting.replace("-", " ").capitalize(): [method.overall(conditions) for method in methods]
+            for conditions in settings
+            if any(method.overall(conditions) for method in methods)
         }
         tables.append(_table(f"{describe(base)}: mean over folds", methods, groups, THREE_SCORES, parameters=True))
-        for each in (each for each in asked if each._replace(setting="") == base):
-            numbers = {of.fold for method in methods for of in method.summaries if of.conditions == each}
+        for conditions in (conditions for conditions in asked if conditions._replace(setting="") == base):
+            numbers = {of.fold for method in methods for of in method.summaries if of.conditions == conditions}
             folds = sorted(number for number in numbers if number is not None)
             if len(folds) > 1:
-                groups = {f"Fold {fold}": [method.of_fold(each, fold) for method in methods] for fold in folds}
-                groups["Mean"] = [method.of_fold(each, None) for method in methods]
-                tables.append(_table(f"{describe(each)}: by fold", methods, groups))
+                groups = {f"Fold {fold}": [method.of_fold(conditions, fold) for method in methods] for fold in folds}
+                groups["Mean"] = [method.of_fold(conditions, None) for method in methods]
+                tables.append(_table(f"{describe(conditions)}: by fold", methods, groups))
     for base, ways in ways_measured(methods).items():
         if len(ways) > 1:
-            groups = {f"{each.way}-way": [method.overall(each) for method in methods] for each in ways}
+            groups = {f"{of_way.way}-way": [method.overall(of_way) for method in methods] for of_way in ways}
             tables.append(_table(f"{describe(base)}: by number of ways", methods, groups))
     for base, splits in splits_measured(methods).items():
-        groups = {f"{each.split} %": [method.overall(each) for method in methods] for each in splits}
+        groups = {f"{conditions.split} %": [method.overall(conditions) for method in methods] for conditions in splits}
         tables.append(_table(f"{describe(base)}: by object size, percent of the photo", methods, groups))
     return tables
 
@@ -152,18 +154,18 @@ def comparison_tables(methods: Sequence[MethodScores]) -> list[Table]:
 def ways_measured(methods: Sequence[MethodScores]) -> dict[Conditions, list[Conditions]]:
     """Return conditions that differ in the number of ways, in its order, under what they share, with way 0."""
     groups: dict[Conditions, set[Conditions]] = {}
-    for each in (each.conditions for method in methods for each in method.summaries):
-        if each.split in ORDINARY_SPLITS:
-            groups.setdefault(each._replace(way=0), set()).add(each)
+    for conditions in (conditions.conditions for method in methods for conditions in method.summaries):
+        if conditions.split in ORDINARY_SPLITS:
+            groups.setdefault(conditions._replace(way=0), set()).add(conditions)
     return {base: sorted(some) for base, some in groups.items()}
 
 
 def splits_measured(methods: Sequence[MethodScores]) -> dict[Conditions, list[Conditions]]:
     """Return conditions that differ in the object size, in the order of results, under what they share."""
     groups: dict[Conditions, dict[Conditions, None]] = {}
-    for each in (each.conditions for method in methods for each in method.summaries):
-        if each.split not in ORDINARY_SPLITS:
-            groups.setdefault(each._replace(split=""), {})[each] = None
+    for conditions in (conditions.conditions for method in methods for conditions in method.summaries):
+        if conditions.split not in ORDINARY_SPLITS:
+            groups.setdefault(conditions._replace(split=""), {})[conditions] = None
     return {base: list(some) for base, some in groups.items()}
 
 
@@ -190,7 +192,7 @@ def _table(
     rows = []
     for method, *summaries in zip(methods, *groups.values(), strict=True):
         if any(summaries):
-            cells = [Cell.of(each, score) for each in summaries for score in scores.values()]
+            cells = [Cell.of(summary, score) for summary in summaries for score in scores.values()]
             thousands = [Cell(words=f"{method.trained_parameters / 1000:.1f}")] if parameters else []
             rows.append(Row(method.label, (*thousands, *cells)))
     first = [("", "Trained parameters (K)")] if parameters else []
@@ -200,8 +202,8 @@ def _table(
 def show_results(content: Mapping[str, Any], console: Console) -> None:
     """Print the content of a results file: a table for each way and shot, with the settings and folds as rows."""
     methods = {
-        (each["name"], each["backbone"], each["image_size"], *each["thresholds"].values())
-        for each in content["methods"].values()
+        (method["name"], method["backbone"], method["image_size"], *method["thresholds"].values())
+        for method in content["methods"].values()
     }
     for name, backbone, size, presence, mask in sorted(methods):
         at_paper = presence == mask == PAPER_THRESHOLD
@@ -223,22 +225,22 @@ def show_results(content: Mapping[str, Any], console: Console) -> None:
         console.print(absence_table(content["absence"]))
 
 
-def absence_table(found: Mapping[str, Any]) -> rich_table.Table:
+def absence_table(absence: Mapping[str, Any]) -> rich_table.Table:
     """Return how well absent classes are told from present ones, from the "absence" of a results file."""
-    title = f"Queries without the class; {100 * found['hit_rate']:.1f} % of those with it are found"
+    title = f"Queries without the class; {100 * absence['hit_rate']:.1f} % of those with it are found"
     table = rich_table.Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE, pad_edge=False)
     hits = f"at {100 * HIT_RATE:.0f} %\nfound"
     for heading in ("Query shows", "Queries", "AUROC", "False\nmasks", hits):
         table.add_column(heading, justify="left" if heading == "Query shows" else "right", no_wrap=True)
-    for each in found["levels"]:
+    for level in absence["levels"]:
         values = [
-            f"{100 * each[name]:.1f} ({100 * low:.1f} to {100 * high:.1f})"
+            f"{100 * level[name]:.1f} ({100 * low:.1f} to {100 * high:.1f})"
             for name in ("auroc", "false_masks")
-            for low, high in [each[f"{name}_interval"]]
+            for low, high in [level[f"{name}_interval"]]
         ]
-        at_hits = MISSING if each["false_masks_at_hits"] is None else f"{100 * each['false_masks_at_hits']:.1f}"
-        table.add_row(each["level"], str(each["queries"]), *values, at_hits)
-    table.caption = f"Scores miss the share of present queries by {100 * found['calibration_error']:.1f} on average."
+        at_hits = MISSING if level["false_masks_at_hits"] is None else f"{100 * level['false_masks_at_hits']:.1f}"
+        table.add_row(level["level"], str(level["queries"]), *values, at_hits)
+    table.caption = f"Scores miss the share of present queries by {100 * absence['calibration_error']:.1f} on average."
     return table
 
 

@@ -161,12 +161,12 @@ class ScoreFigure:
 def figures(methods: Sequence[MethodScores]) -> list[ScoreFigure]:
     """Make a figure wherever there are results for several ways or for several object sizes."""
     ways = [
-        _figure(methods, base, some, "Ways", [str(each.way) for each in some], "ways")
+        _figure(methods, base, some, "Ways", [str(conditions.way) for conditions in some], "ways")
         for base, some in ways_measured(methods).items()
         if len(some) > 1
     ]
     sizes = [
-        _figure(methods, base, some, "Object size, percent of the photo", [each.split for each in some], "sizes")
+        _figure(methods, base, some, "Object size, percent of the photo", [of_size.split for of_size in some], "sizes")
         for base, some in splits_measured(methods).items()
         if len(some) > 1
     ]
@@ -185,7 +185,7 @@ def _figure(
     for score, title in SCORE_TITLES:
         curves = []
         for number, method in enumerate(methods):
-            marks = [mark_of(method.overall(each), score, index) for index, each in enumerate(some)]
+            marks = [mark_of(method.overall(conditions), score, index) for index, conditions in enumerate(some)]
             if any(marks):
                 curves.append(Curve(method.label, number, tuple(mark for mark in marks if mark is not None)))
         if curves:

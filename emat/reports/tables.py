@@ -151,7 +151,7 @@ class Table:
             cells = [replace(cell, only=None) if same else cell for cell in row.cells]
             lines.append([first, Entry(f"{HERE}, {same}" if same else HERE), *(cell.here() for cell in cells)])
             compared = [cell.compared() for cell in row.cells]
-            if row.published and any(each.text for each in compared):
+            if row.published and any(entry.text for entry in compared):
                 lines.append([Entry(""), Entry(DIFFERENCE), *compared])
         return lines
 
@@ -163,7 +163,7 @@ class Table:
             if not (row.measured and row.published):
                 continue
             paired = zip(self.columns, row.cells, strict=True)
-            for group, some in groupby(paired, key=lambda each: each[0][0]):
+            for group, some in groupby(paired, key=lambda pair: pair[0][0]):
                 cells = [cell.compared_in_words(name) for (_, name), cell in some if cell.difference is not None]
                 if cells:
                     sentences.append(f"{row.label}{', ' if group else ''}{group}: {'; '.join(cells)}.")
@@ -194,7 +194,7 @@ def _markdown(table: Table) -> str:
     names = [f"{group} {name}".strip() for group, name in table.shown_columns]
     lines = [f"## {table.title}", "", _pipes(names), _pipes(["---", *["---:"] * (len(names) - 1)])]
     lines += [
-        _pipes([(f"**{each.text}**" if each.best else each.text).replace("|", r"\|") for each in line])
+        _pipes([(f"**{entry.text}**" if entry.best else entry.text).replace("|", r"\|") for entry in line])
         for line in table.lines()
     ]
     lines += [text for note in table.notes for text in ("", note)]
@@ -287,13 +287,14 @@ FORMATS: Mapping[str, Callable[[Sequence[Table]], str]] = {".md": markdown, ".te
 def html(table: Table) -> str:
     """Write a table of the paper as HTML, with classes for a style sheet."""
     columns = table.shown_columns
-    groups = "".join(_html_group(group, len(list(some))) for group, some in groupby(columns, key=lambda each: each[0]))
+    by_group = groupby(columns, key=lambda column: column[0])
+    groups = "".join(_html_group(group, len(list(some))) for group, some in by_group)
     names = "".join(f"<th>{escape(name)}</th>" for _, name in columns)
     rows, ours = [], False
     for line in table.lines():
         starts = bool(line[0].text)
         if starts:  # EMAT's row, but not those of its incomplete forms in Table 2
-            ours = line[0].text.split(",")[0] in ("EMAT", "EMAT_s") and all(each.text != NO for each in line)
+            ours = line[0].text.split(",")[0] in ("EMAT", "EMAT_s") and all(entry.text != NO for entry in line)
         kind = line[1].text.split(",")[0] if table.compares else HERE
         classes = [{PAPER: "paper", HERE: "here-line", DIFFERENCE: "difference"}.get(kind, "")]
         classes += ["first"] * starts + ["ours"] * ours

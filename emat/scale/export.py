@@ -440,7 +440,7 @@ def _run(path: Path, inputs: Mapping[str, NDArray[Any]]) -> list[NDArray[np.floa
 
 def _shapes(values: Any) -> dict[str, list[int | str]]:
     return {
-        value.name: [each.dim_param or each.dim_value for each in value.type.tensor_type.shape.dim] for value in values
+        value.name: [side.dim_param or side.dim_value for side in value.type.tensor_type.shape.dim] for value in values
     }
 
 

@@ -120,7 +120,7 @@ def open_benchmark(
     made = tuple(lists_from_masks(opened, folds, min_area, lambda _: watch(wanted)))
     areas = _areas(opened)
     if object_size is not None and areas is not None:
-        made = tuple(size_split(each, areas, object_size) for each in made)
+        made = tuple(size_split(fold_list, areas, object_size) for fold_list in made)
     return Benchmark(made, opened, areas)
 
 
@@ -136,7 +136,7 @@ def _areas(dataset: Dataset | None) -> ClassAreas | None:
 def _read_lists(folder: Path, dataset: str, split: str, only: Sequence[int] | None) -> tuple[FoldList, ...]:
     if dataset in PUBLISHED_DATASETS:
         return load_split(folder, dataset, split, only)
-    lists = tuple(each for each in fold_lists_in(folder, dataset) if each.split == split)
+    lists = tuple(fold_list for fold_list in fold_lists_in(folder, dataset) if fold_list.split == split)
     if not lists:
         raise EmatError(
             "no-such-list",
@@ -193,4 +193,4 @@ def size_histogram(fold_list: FoldList, areas: ClassAreas, step: int = 5) -> NDA
 
 def quartile_theta(fold_lists: Sequence[FoldList], areas: ClassAreas) -> float:
     """Return the 25th percentile of object sizes, which is how the paper chose theta for its data sets."""
-    return float(np.percentile(np.concatenate([object_sizes(each, areas) for each in fold_lists]), 25))
+    return float(np.percentile(np.concatenate([object_sizes(fold_list, areas) for fold_list in fold_lists]), 25))

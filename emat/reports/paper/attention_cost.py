@@ -96,13 +96,13 @@ def measure_costs(
     for case, cover in watch(costs_left(wanted, kept_in)):
         kept[case, cover] = step_cost(case, cover)
         _write(kept_in, kept)
-    return {each: kept[each] for each in wanted}
+    return {case: kept[case] for case in wanted}
 
 
 def costs_left(cases: Iterable[tuple[AttentionCase, float]], kept_in: Path | None) -> list[tuple[AttentionCase, float]]:
     """Return the cases that are not kept in the file, and have to be measured."""
     kept = _read(kept_in)
-    return [each for each in dict.fromkeys(cases) if each not in kept]
+    return [case for case in dict.fromkeys(cases) if case not in kept]
 
 
 def step_cost(case: AttentionCase, cover: float) -> StepCost:
@@ -160,9 +160,9 @@ def _peak_bytes(function: Callable[[], None]) -> int:
         function()
     assert profiler.profiler is not None
     assert profiler.profiler.kineto_results is not None
-    events = [each for each in profiler.profiler.kineto_results.events() if each.name() == "[memory]"]
+    events = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
     held = peak = 0
-    for event in sorted(events, key=lambda each: each.start_ns()):
+    for event in sorted(events, key=lambda event: event.start_ns()):
         held += event.nbytes()  # negative when memory is given back
         peak = max(peak, held)
     return peak
@@ -178,10 +178,10 @@ def _read(path: Path | None) -> dict[tuple[AttentionCase, float], StepCost]:
         costs = [StepCost(**row) for row in content["costs"]] if content.get("machine") == _machine() else []
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         costs = []  # measured again
-    return {(AttentionCase(each.method, each.masking), each.cover): each for each in costs}
+    return {(AttentionCase(cost.method, cost.masking), cost.cover): cost for cost in costs}
 
 
 def _write(path: Path | None, costs: dict[tuple[AttentionCase, float], StepCost]) -> None:
     if path is not None:
-        rows = [asdict(each) for each in costs.values()]
+        rows = [asdict(cost) for cost in costs.values()]
         write_text(path, json.dumps({"machine": _machine(), "costs": rows}, indent=1) + "\n")

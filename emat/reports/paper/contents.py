@@ -72,7 +72,7 @@ WITH_THETA = (  # Figure 8: with one way, the partially augmented setting is the
     TaskSpec(1, 1, Setting.FULLY_AUGMENTED),
     TaskSpec(2, 1, Setting.FULLY_AUGMENTED),
 )
-WITHOUT_THETA = tuple(replace(each, theta=NO_THETA) for each in WITH_THETA)
+WITHOUT_THETA = tuple(replace(spec, theta=NO_THETA) for spec in WITH_THETA)
 
 
 @dataclass(frozen=True)
@@ -223,7 +223,7 @@ class PaperModel:
             head = self.head_of(fold)
             if head is not None and not is_training_free(head):
                 warnings.append(training_of(head).warning(f"{self.label} ({head})", fold, names))
-        return [each for each in warnings if each is not None]
+        return [warning for warning in warnings if warning is not None]
 
 
 def support_tokens(evaluated: EvaluatedMethod) -> tuple[int, int] | None:

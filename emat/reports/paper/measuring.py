@@ -70,12 +70,12 @@ class PaperTasks:
     @property
     def folds(self) -> list[int]:
         """The numbers of the folds."""
-        return [each.fold for each in self.benchmark.fold_lists]
+        return [fold_list.fold for fold_list in self.benchmark.fold_lists]
 
     @property
     def are_published(self) -> bool:
         """Whether the fold lists are the published ones."""
-        return all(equals_published(each) for each in self.benchmark.fold_lists)
+        return all(equals_published(fold_list) for fold_list in self.benchmark.fold_lists)
 
     @cached_property
     def state(self) -> str:
@@ -93,7 +93,7 @@ class PaperTasks:
     def augmented(self, spec: TaskSpec) -> list[int] | None:
         """Return how many of the published number of tasks a setting augments, by fold; None if none can be drawn."""
         configurations = self._configurations(spec, self.counted)
-        return [sum(task.augmented for task in each.tasks) for each in configurations] or None
+        return [sum(task.augmented for task in configuration.tasks) for configuration in configurations] or None
 
     def problem(self, spec: TaskSpec) -> str | None:
         """Return why tasks cannot be drawn; None if they can."""
@@ -139,7 +139,7 @@ class PaperTasks:
         if self.lists is not None:
             lists = open_benchmark(self.name, self.lists, None, object_size=size).fold_lists
         else:
-            lists = tuple(size_split(each, self.areas, size) for each in self.benchmark.fold_lists)
+            lists = tuple(size_split(fold_list, self.areas, size) for fold_list in self.benchmark.fold_lists)
         return replace(self.benchmark, fold_lists=lists)
 
 
@@ -234,7 +234,7 @@ class ResultStore:
         paper = content.get("thresholds") == asdict(PAPER_THRESHOLDS)
         changed = any(content.get(key) for key in ("as_fitted", "refine", "only_segment"))
         changed = changed or content.get("options", {}).get("learn")
-        ours = {_weights(each) for methods in self.methods.values() for each in methods.values()}
+        ours = {_weights(evaluated) for methods in self.methods.values() for evaluated in methods.values()}
         if not paper or changed or ours.isdisjoint(_weights_by_fold(content).values()):
             return False
         return all(self.tasks.drawn_again(cell) is not None for cell in content["cells"])
@@ -261,21 +261,21 @@ class ResultStore:
     def missing(self, label: str, specs: Sequence[TaskSpec]) -> list[Configuration]:
         """Return the configurations of these tasks that were not measured, or on fewer tasks than asked for."""
         folds = self.methods[label]
-        every = [each for spec in specs for each in self.tasks.measured(spec) if each.fold in folds]
-        unique = {self._key(label, each): each for each in every}
-        return [each for key, each in unique.items() if len(self._outcomes.get(key, ())) < len(each.tasks)]
+        wanted = [drawn for spec in specs for drawn in self.tasks.measured(spec) if drawn.fold in folds]
+        unique = {self._key(label, drawn): drawn for drawn in wanted}
+        return [drawn for key, drawn in unique.items() if len(self._outcomes.get(key, ())) < len(drawn.tasks)]
 
     def folds(self, label: str, spec: TaskSpec, first: TaskCounts | None = None) -> list[MeasuredFold]:
         """Return what was measured of some tasks, by fold; with `first`, only these folds and so many tasks of each."""
         folds = []
-        for each in self.tasks.measured(spec):
-            if each.fold not in self.methods.get(label, {}):
+        for configuration in self.tasks.measured(spec):
+            if configuration.fold not in self.methods.get(label, {}):
                 continue
-            count = len(each.tasks) if first is None else dict(first).get(each.fold, 0)
-            outcomes = self._outcomes.get(self._key(label, each), ())[: len(each.tasks)][:count]
+            count = len(configuration.tasks) if first is None else dict(first).get(configuration.fold, 0)
+            outcomes = self._outcomes.get(self._key(label, configuration), ())[: len(configuration.tasks)][:count]
             if outcomes:
-                protocol = replace(each.protocol, tasks=len(outcomes))
-                measured = replace(each, protocol=protocol, tasks=each.tasks[: len(outcomes)])
+                protocol = replace(configuration.protocol, tasks=len(outcomes))
+                measured = replace(configuration, protocol=protocol, tasks=configuration.tasks[: len(outcomes)])
                 folds.append(MeasuredFold(measured, outcomes))
         return folds
 
@@ -284,13 +284,13 @@ class ResultStore:
         key = (label, spec, first)
         if key not in self._summaries:
             folds = self.folds(label, spec, first)
-            counts = [(each.configuration.fold, each.counts()) for each in folds]
+            counts = [(measured.configuration.fold, measured.counts()) for measured in folds]
             self._summaries[key] = summarise({_conditions(folds[0].configuration): counts} if folds else {})
         return self._summaries[key]
 
     def by_fold(self, label: str, spec: TaskSpec) -> dict[int, Summary]:
         """Return the scores of each measured fold."""
-        return {each.fold: each for each in self.summaries(label, spec) if each.fold is not None}
+        return {summary.fold: summary for summary in self.summaries(label, spec) if summary.fold is not None}
 
     def over_folds(self, label: str, spec: TaskSpec, first: TaskCounts | None = None) -> Summary | None:
         """Return the mean over the folds that were measured, which may be one; None if there are none."""
@@ -303,9 +303,9 @@ class ResultStore:
         What is compared with each other is then compared on the same tasks.
         """
         counts: dict[int, int] = {}
-        for each in (each for label in labels for spec in specs for each in self.folds(label, spec)):
-            fold = each.configuration.fold
-            counts[fold] = min(len(each.outcomes), counts.get(fold, len(each.outcomes)))
+        for measured in (measured for label in labels for spec in specs for measured in self.folds(label, spec)):
+            fold = measured.configuration.fold
+            counts[fold] = min(len(measured.outcomes), counts.get(fold, len(measured.outcomes)))
         return tuple(sorted(counts.items()))
 
     def mean(self, label: str, spec: TaskSpec, first: TaskCounts | None = None) -> Summary | None:
@@ -316,25 +316,26 @@ class ResultStore:
     def measured_folds(self, label: str) -> tuple[int, ...]:
         """Return the folds of which anything was measured with a model."""
         measured = {(weights, fold) for weights, fold, _ in self._outcomes}
-        return tuple(fold for fold, each in self.methods.get(label, {}).items() if (_weights(each), fold) in measured)
+        methods = self.methods.get(label, {}).items()
+        return tuple(fold for fold, evaluated in methods if (_weights(evaluated), fold) in measured)
 
     def fewer_tasks(self, labels: Iterable[str], specs: Iterable[TaskSpec]) -> list[str]:
         """Say of each model which of these tasks it was measured on with fewer tasks than asked for."""
-        said = []
+        sentences = []
         asked = list(dict.fromkeys(specs))
         for label in labels:
             by_count: dict[str, list[str]] = {}
             for spec in asked:
-                wanted = {each.fold: len(each.tasks) for each in self.tasks.measured(spec)}
-                counts = {each.configuration.fold: len(each.outcomes) for each in self.folds(label, spec)}
+                wanted = {configuration.fold: len(configuration.tasks) for configuration in self.tasks.measured(spec)}
+                counts = {measured.configuration.fold: len(measured.outcomes) for measured in self.folds(label, spec)}
                 if any(count < wanted[fold] for fold, count in counts.items()):
                     low, high = min(counts.values()), max(counts.values())
                     count = f"{low}" if low == high else f"{low} to {high}"
                     of = "each fold" if len(counts) == len(self.tasks.folds) else name_folds(list(counts))
                     by_count.setdefault(f"the first {count} tasks of {of}", []).append(spec.words())
             for count, words in by_count.items():
-                said.append(f"{label} was measured on {count}: {'; '.join(words)}.")
-        return said
+                sentences.append(f"{label} was measured on {count}: {'; '.join(words)}.")
+        return sentences
 
     def _key(self, label: str, configuration: Configuration) -> CellKey:
         fold = configuration.fold
@@ -348,7 +349,7 @@ def _weights(evaluated: EvaluatedMethod) -> Weights:
 
 def _weights_by_fold(content: Mapping[str, Any]) -> dict[int, Weights]:
     methods = content["methods"].items()
-    return {int(fold): (each["name"], each["image_size"], each["weights_sha256"]) for fold, each in methods}
+    return {int(fold): (method["name"], method["image_size"], method["weights_sha256"]) for fold, method in methods}
 
 
 def _conditions(configuration: Configuration) -> Conditions:
@@ -360,7 +361,7 @@ def _conditions(configuration: Configuration) -> Conditions:
 def _judged(split: str, class_ids: Sequence[int], protocol: Mapping[str, Any]) -> str:
     """How tasks are drawn and judged, apart from their number: fewer of them are the first of more."""
     asked = [protocol[name] for name in ("way", "shot", "setting", "query_has_class", "queries", "theta", "new_ways")]
-    return repr([split, list(class_ids), *(list(each) if isinstance(each, tuple) else each for each in asked)])
+    return repr([split, list(class_ids), *(list(value) if isinstance(value, tuple) else value for value in asked)])
 
 
 @dataclass(frozen=True)
@@ -421,7 +422,7 @@ def make_plan(
     store.read()
     labels = list(methods)
     passes = []
-    for model in (each for each in models if each.label in methods):
+    for model in (candidate for candidate in models if candidate.label in methods):
         missing = tuple(store.missing(model.label, specs_of(parts, model.label, labels)))
         work = savings(missing) if missing else None
         seconds = _estimate(methods[model.label], missing, work, tasks) if work and estimate else 0.0
@@ -439,16 +440,16 @@ def measure(plan_: MeasuringPlan, features: Path | None, watch: Watch = iter) ->
         watch: Is given the work of each pass, and may show progress.
     """
     store = plan_.store
-    for each in plan_.passes:
-        if not each.configurations:
+    for planned in plan_.passes:
+        if not planned.configurations:
             continue
-        run = Run(each.configurations, store.methods[each.model.label], data_state=store.tasks.state)
-        path = store.folders[0] / f"{_file_name(each.model.label)}-{run.fingerprint[:8]}.json"
+        run = Run(planned.configurations, store.methods[planned.model.label], data_state=store.tasks.state)
+        path = store.folders[0] / f"{_file_name(planned.model.label)}-{run.fingerprint[:8]}.json"
         check_output(path)
         journal = path.with_name(f"{path.name}.journal")
         outcomes = evaluate(run, store.tasks.dataset, journal, features=features, watch=watch)
         assert outcomes is not None  # there is one process
-        options = {"label": each.model.label, "head": each.model.head and Path(each.model.head).name}
+        options = {"label": planned.model.label, "head": planned.model.head and Path(planned.model.head).name}
         write_results(path, results(run, outcomes, options=options, seconds=seconds_spent(run, journal)))
         remove_journals(journal)
     store.read()

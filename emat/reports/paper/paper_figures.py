@@ -158,8 +158,8 @@ def size_histograms(store: ResultStore) -> Any:
         first = first or axes
         counts = size_histogram(fold_list, tasks.areas, step=1)[:HISTOGRAM_END]
         percents = range(HISTOGRAM_END)
-        colours = [colour_number(SPLIT_COLOURS[each // 5]) if each < SMALL_END else GREY for each in percents]
-        axes.bar([each + 0.5 for each in percents], counts, width=0.9, color=colours)
+        colours = [colour_number(SPLIT_COLOURS[percent // 5]) if percent < SMALL_END else GREY for percent in percents]
+        axes.bar([percent + 0.5 for percent in percents], counts, width=0.9, color=colours)
         plain_axes(axes, "Percent of the photo", "Objects" if index == 0 else "")
         axes.set_xlim(0, HISTOGRAM_END)
         larger = len(fold_list.entries) - int(counts.sum())
@@ -198,7 +198,7 @@ def model_colour(label: str, labels: Sequence[str]) -> int:
     """Return the palette index of a model's colour, which is the same in every figure."""
     if label in MODEL_COLOURS:
         return MODEL_COLOURS[label]
-    others = [each for each in labels if each not in MODEL_COLOURS]
+    others = [other for other in labels if other not in MODEL_COLOURS]
     return FREE_COLOURS[others.index(label) % len(FREE_COLOURS)]
 
 
@@ -266,7 +266,7 @@ def network_diagram() -> Any:
     form = FORMS["emat"]
     side, later = form.support_grid, form.support_grid // form.windows[0].side
     first, second = form.widths
-    parameters = sum(each.numel() for each in build("emat", PAPER_CHANNELS).parameters())
+    parameters = sum(parameter.numel() for parameter in build("emat", PAPER_CHANNELS).parameters())
     query = DiagramBox(0.85, 3.35, 1.3, 0.62, "query photo", INPUT)
     support = DiagramBox(0.85, 2.25, 1.3, 0.62, "support photo", INPUT)
     mask = DiagramBox(0.85, 0.85, 1.3, 0.62, "support mask", INPUT)
@@ -632,7 +632,7 @@ def _overlap(predicted: LabelMap, mask: LabelMap, ways: Sequence[int]) -> str:
     counted = mask != VOID
     masks = [(predicted == index) & counted for index in range(1, len(ways) + 1)]
     true = [mask == way for way in ways]
-    if not any(each.any() for each in true):
+    if not any(true_mask.any() for true_mask in true):
         marked = float(np.logical_or.reduce(masks).sum() / max(counted.sum(), 1))
         return "nothing marked" if marked == 0 else f"{100 * marked:.0f} % wrongly marked"
     inside = sum(int((a & b).sum()) for a, b in zip(masks, true, strict=True))
@@ -650,9 +650,10 @@ def _measured(store: ResultStore, spec: TaskSpec) -> list[MeasuredTask]:
 
 def _changed(store: ResultStore) -> list[MeasuredTask]:
     """One task in the three settings, chosen by the second part of `QUERY_RULE`; nothing if no task is changed."""
-    every = [{(each.fold, each.task.index): each for each in _measured(store, spec)} for spec in THREE_SETTINGS]
-    together = [[found[where] for found in every] for where in every[0] if all(where in found for found in every)]
-    different = [len({(each.task.ways, each.task.shots) for each in same}) for same in together]
+    first, *others = [{(one.fold, one.task.index): one for one in _measured(store, spec)} for spec in THREE_SETTINGS]
+    everywhere = [where for where in first if all(where in by_task for by_task in others)]
+    together = [[by_task[where] for by_task in (first, *others)] for where in everywhere]
+    different = [len({(one.task.ways, one.task.shots) for one in same}) for same in together]
     for wanted in (3, 2):
         if wanted in different:
             return together[different.index(wanted)]

@@ -135,7 +135,7 @@ def ablation_table(store: ResultStore, costs: Costs) -> Table:
     for row, case in TABLE_2_CASES.items():
         label = label_of.get(row, "")
         memory = costs[case, TYPICAL_COVER].batch_gigabytes()
-        parameters = sum(each.numel() for each in build(case.method, PAPER_CHANNELS).parameters()) / 1000
+        parameters = sum(parameter.numel() for parameter in build(case.method, PAPER_CHANNELS).parameters()) / 1000
         cells = [Cell(words=words, published_text=words) for words in _steps(row)]
         cells += [
             _number("table-2", row, "memory", memory, 1, "GB"),
@@ -167,7 +167,7 @@ def fold_tables(store: ResultStore) -> list[Table]:
     table = "table-3" if tasks.name == "pascal" else "table-4"
     folds = [*map(str, tasks.folds), "mean"]
     columns = [
-        (f"Fold {fold}" if fold != "mean" else "Mean", each) for fold in folds for each in SCORE_COLUMNS.values()
+        (f"Fold {fold}" if fold != "mean" else "Mean", score) for fold in folds for score in SCORE_COLUMNS.values()
     ]
     tables = []
     for spec in THREE_SETTINGS:
@@ -194,7 +194,7 @@ def segmentation_table(store: ResultStore) -> Table:
     columns = (("", "Venue"), ("", "Backbone"), ("mIoU", "1-shot"), ("mIoU", "5-shot"))
     methods = list(dict.fromkeys(row for table, row, _ in published() if table == "table-5"))
     rows = []
-    for method in [*(each for each in methods if each != SEGMENTING_ROW), SEGMENTING_ROW]:
+    for method in [*(quoted for quoted in methods if quoted != SEGMENTING_ROW), SEGMENTING_ROW]:
         cells = [
             Cell(published_text=published_text("table-5", method, "venue")),
             Cell(published_text=published_text("table-5", method, "backbone"), words=_backbone(store, method)),
@@ -310,7 +310,7 @@ def _score(store: ResultStore, label: str, spec: TaskSpec, score: str, address: 
 
 
 def _backbone(store: ResultStore, label: str) -> str | None:
-    return next((each.backbone for each in store.methods.get(label, {}).values()), None)
+    return next((evaluated.backbone for evaluated in store.methods.get(label, {}).values()), None)
 
 
 def _fold_notes(
@@ -319,19 +319,19 @@ def _fold_notes(
     """Say of models that were measured on some folds only how the others do on the same tasks of these folds."""
     notes = []
     for spec in specs:
-        folds_of = {label: tuple(each.configuration.fold for each in store.folds(label, spec)) for label in labels}
+        folds_of = {label: tuple(fold.configuration.fold for fold in store.folds(label, spec)) for label in labels}
         fewer = {label: folds for label, folds in folds_of.items() if 0 < len(folds) < len(store.tasks.folds)}
         for folds in dict.fromkeys(fewer.values()):
             alike = [label for label, measured in folds_of.items() if set(folds) <= set(measured)]
             if len(alike) == 1:
                 continue
-            common = tuple(each for each in store.common_tasks(alike, [spec]) if each[0] in folds)
+            common = tuple((fold, tasks) for fold, tasks in store.common_tasks(alike, [spec]) if fold in folds)
             count = " and ".join(dict.fromkeys(str(tasks) for _, tasks in common))
-            said = [f"{label} {_scores_of(store.over_folds(label, spec, common), scores)}" for label in alike]
+            scores_here = [f"{label} {_scores_of(store.over_folds(label, spec, common), scores)}" for label in alike]
             only = ", ".join(label for label, measured in fewer.items() if measured == folds)
             notes.append(
                 f"{only}: {name_folds(folds)} only. On the same {count} tasks of {name_folds(folds)} ({spec.words()}): "
-                f"{'; '.join(said)}."
+                f"{'; '.join(scores_here)}."
             )
     return notes
 
@@ -354,7 +354,7 @@ def _untrained_notes(store: ResultStore) -> list[str]:
 
 
 def _is_untrained(store: ResultStore, label: str) -> bool:
-    return all(each.head is None for each in store.methods[label].values())
+    return all(evaluated.head is None for evaluated in store.methods[label].values())
 
 
 def _channel_notes(store: ResultStore) -> list[str]:
@@ -474,12 +474,12 @@ def _on_gain(store: ResultStore) -> list[str]:
         gain = gain_between(store, ("EMAT", spec), ("CST*", spec))
         if gain is None:
             continue
-        said = []
+        parts = []
         for score, name in SCORE_WORDS.items():
             there = published(store, score, gain.folds)
             in_paper = "" if there is None else f", {_signed(there)} in the paper"
-            said.append(f"{name} {gain.words(score)} here{in_paper}")
-        sentences.append(f"EMAT against CST*, {words}{_only(store, gain.folds)}: {'; '.join(said)}.")
+            parts.append(f"{name} {gain.words(score)} here{in_paper}")
+        sentences.append(f"EMAT against CST*, {words}{_only(store, gain.folds)}: {'; '.join(parts)}.")
     return sentences
 
 
@@ -498,10 +498,10 @@ def _on_small_objects(store: ResultStore) -> list[str]:
     """EMAT's gain in the three splits of small objects."""
     other = other_model(list(store.methods))
     gains = [] if other is None else [gain_between(store, ("EMAT", spec), (other, spec)) for spec in SIZE_SPLITS]
-    measured = [each for each in gains if each is not None]
+    measured = [gain for gain in gains if gain is not None]
     if not measured or len(measured) < len(gains):
         return []
-    parts = [f"{words} {', '.join(each.words(score) for each in measured)}" for score, words in SCORE_WORDS.items()]
+    parts = [f"{words} {', '.join(gain.words(score) for gain in measured)}" for score, words in SCORE_WORDS.items()]
     return [
         f"Object size: EMAT's gain over {other} for objects of {', '.join(SMALL_SPLITS)} % of the photo"
         f"{_only(store, measured[0].folds)}: {'; '.join(parts)}. "
@@ -521,14 +521,14 @@ def _on_ablation(store: ResultStore) -> list[str]:
             if gain is None:
                 continue
             rows = [ABLATION_ROWS[label] for label in (after, before)]
-            said = []
+            parts = []
             for score, name in SCORE_WORDS.items():
                 there = [published_number("table-2", row, f"{which} {score}") for row in rows]
                 published_gain = None if there[0] is None or there[1] is None else _signed(there[0] - there[1])
-                said.append(f"{name} {gain.words(score)} here, {published_gain} in the paper on all folds")
+                parts.append(f"{name} {gain.words(score)} here, {published_gain} in the paper on all folds")
             where = "2-way 1-shot" if which == "all" else "objects below 15 % of the photo"
             sentences.append(
-                f"Ablation, from {before} to {after}, {where}{_only(store, gain.folds)}: {'; '.join(said)}."
+                f"Ablation, from {before} to {after}, {where}{_only(store, gain.folds)}: {'; '.join(parts)}."
             )
     return sentences
 
@@ -537,11 +537,11 @@ def _on_theta(store: ResultStore) -> list[str]:
     """What the augmented settings gain if objects below theta are not added."""
     pairs = zip(WITH_THETA, WITHOUT_THETA, strict=True)
     gains = [gain_between(store, ("EMAT", with_theta), ("EMAT", without)) for with_theta, without in pairs]
-    measured = [each for each in gains if each is not None]
+    measured = [gain for gain in gains if gain is not None]
     if len(measured) < len(gains):
         return []
     words = ", ".join(f"{spec.setting.value.replace('-', ' ')} {spec.way}-way" for spec in WITH_THETA)
-    parts = [f"{name} {', '.join(each.words(score) for each in measured)}" for score, name in SCORE_WORDS.items()]
+    parts = [f"{name} {', '.join(gain.words(score) for gain in measured)}" for score, name in SCORE_WORDS.items()]
     return [
         f"Theta: leaving small objects out of the augmented settings ({words}) changes EMAT's {'; '.join(parts)}"
         f"{_only(store, measured[0].folds)}. In the paper (Fig. 8, COCO-20i) it raises both scores in every case."
@@ -559,7 +559,7 @@ def _on_ways(store: ResultStore) -> list[str]:
     gains = [] if other is None else [gain_between(store, ("EMAT", spec), (other, spec)) for spec in CURVES]
     for score, name in SCORE_WORDS.items():
         here = ", ".join(f"{100 * (mean.scores[score] or 0):.1f}" for mean in means if mean is not None)
-        over = ", ".join(each.words(score) for each in gains if each is not None)
+        over = ", ".join(gain.words(score) for gain in gains if gain is not None)
         parts.append(f"{name} {here}" + (f", which is {over} over {other}" if over else ""))
     return [
         f"Ways: with 1, 2, 3, 4 and 5 of them (5-shot, fully augmented) EMAT has {'; '.join(parts)}. In the paper "
@@ -605,9 +605,9 @@ def gain_between(store: ResultStore, ours: tuple[str, TaskSpec], theirs: tuple[s
     Returns:
         The gain; None if the models have no fold in common.
     """
-    counts = [{each.configuration.fold: len(each.outcomes) for each in store.folds(*each)} for each in (ours, theirs)]
+    counts = [{fold.configuration.fold: len(fold.outcomes) for fold in store.folds(*side)} for side in (ours, theirs)]
     first = tuple((fold, min(count, counts[1][fold])) for fold, count in counts[0].items() if fold in counts[1])
-    measured = [{each.configuration.fold: each for each in store.folds(*of, first)} for of in (ours, theirs)]
+    measured = [{fold.configuration.fold: fold for fold in store.folds(*side, first)} for side in (ours, theirs)]
     folds = [fold for fold in measured[0] if fold in measured[1]]
     if not folds:
         return None

@@ -158,16 +158,16 @@ def _caption(part: Part, sources: Sources) -> str:
         "figure-dense": "One training task at t_s = 401. With a mask over the whole photo, leaving masked tokens out "
         "saves nothing, which is the limitation that the paper states; walking the query tokens in chunks still does.",
     }  # fmt: skip
-    said = [captions[part.name]]
+    sentences = [captions[part.name]]
     if sources.store is not None and part.specs:
         labels = models_of(part, list(sources.store.methods))
-        said += sources.store.fewer_tasks(labels, part.specs)
-    return " ".join(said)
+        sentences += sources.store.fewer_tasks(labels, part.specs)
+    return " ".join(sentences)
 
 
 def _way_caption(store: ResultStore) -> str:
     counted = [store.tasks.augmented(spec) for spec in CURVES]
-    here = ", ".join("-" if each is None else str(sum(each)) for each in counted)
+    here = ", ".join("-" if counts is None else str(sum(counts)) for counts in counted)
     rows = [f"{store.tasks.name} {spec.way}-way" for spec in CURVES]
     published = ", ".join(paper_tables.published_text("figure-9", row, "augmented tasks") or "-" for row in rows)
     return (
@@ -200,8 +200,8 @@ def write_paper(
     store = plan.store
     costs = cost_of(parts, folder, watch)
     tables = _tables([part.name for part in parts], store, costs)
-    said = statement(plan, photos=photos)
-    account = Account(_short(plan), tuple(said), tuple(paper_tables.findings(store, costs)))
+    sentences = statement(plan, photos=photos)
+    account = Account(_short(plan), tuple(sentences), tuple(paper_tables.findings(store, costs)))
     write_tables(tables, account, folder)
     sources = Sources(store, paper_figures.TaskPainter(store.tasks.dataset, photos), costs)
     figures = draw_figures([part for part in parts if part.is_figure], sources, folder)
@@ -229,34 +229,34 @@ def _cost_cases(parts: Sequence[Part]) -> list[tuple[AttentionCase, float]]:
 def statement(plan: MeasuringPlan, *, photos: bool = True) -> list[str]:
     """Say what was measured, with what, and what was not run; the first sentence is the shortest account of it."""
     tasks = plan.store.tasks
-    models = [each.model for each in plan.passes if plan.store.measured_folds(each.model.label)]
+    models = [planned.model for planned in plan.passes if plan.store.measured_folds(planned.model.label)]
     count = str(TASKS_PER_FOLD) if tasks.tasks in (None, TASKS_PER_FOLD) else f"the first {tasks.tasks}"
     lists = "the published fold lists" if tasks.are_published else "fold lists that are not the published ones"
     described = "; ".join(_described(model, plan) for model in models) or "no model"
-    said = [
+    sentences = [
         f"Measured here: {described}; {count} tasks of each fold unless a note says otherwise, {lists}.",
         PAPER_CONDITIONS,
         *_support_sizes(plan),
         READING,
     ]
     if any(model.comes_with_emat for model in models):
-        said.append(
+        sentences.append(
             "No published heads were found on this machine, so the fold heads that come with emat were taken: trained "
             "on EfficientNet-Lite2, whose ImageNet weights install with pip, for minutes on a CPU."
         )
-    said += [f"{label}: not run ({reason})." for label, reason in plan.not_run.items()]
-    unmeasured = [each.model.label for each in plan.passes if each.model not in models]
-    said += [f"{label}: not run (its head is here, but nothing was measured with it)." for label in unmeasured]
+    sentences += [f"{label}: not run ({reason})." for label, reason in plan.not_run.items()]
+    unmeasured = [planned.model.label for planned in plan.passes if planned.model not in models]
+    sentences += [f"{label}: not run (its head is here, but nothing was measured with it)." for label in unmeasured]
     if plan.partly_run:
-        said.append(f"{', '.join(plan.partly_run)}: not run on every fold (there are heads of some folds only).")
+        sentences.append(f"{', '.join(plan.partly_run)}: not run on every fold (there are heads of some folds only).")
     if plan.store.vouched_for:
         names = ", ".join(dict.fromkeys(path.name for path in plan.store.vouched_for))
-        said.append(f"{OTHER_FILES} {names}.")
-    said += [] if photos else [NO_PHOTOS]
+        sentences.append(f"{OTHER_FILES} {names}.")
+    sentences += [] if photos else [NO_PHOTOS]
     for model in models:
         classes = {fold: tasks.class_names(fold) for fold in plan.store.methods[model.label]}
-        said += [f"{warning}." for warning in model.warnings(classes)]
-    return said
+        sentences += [f"{warning}." for warning in model.warnings(classes)]
+    return sentences
 
 
 def _support_sizes(plan: MeasuringPlan) -> list[str]:
@@ -277,10 +277,10 @@ def _short(plan: MeasuringPlan) -> str:
     """Say in one line what the measured scores are not."""
     store = plan.store
     every = [store.methods[label][fold] for label in store.methods for fold in store.measured_folds(label)]
-    backbones = list(dict.fromkeys(each.backbone for each in every))
+    backbones = list(dict.fromkeys(evaluated.backbone for evaluated in every))
     if not backbones:
         return "No model was measured here."
-    sizes = sorted({each.method.preparation.image_size for each in every})
+    sizes = sorted({evaluated.method.preparation.image_size for evaluated in every})
     pixels = f"{sizes[0]} px" if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]} px"
     return f"Measured here on {' and '.join(backbones)} at {pixels}; the paper's CST* and EMAT: DINOv2 at 700 px."
 
@@ -328,13 +328,13 @@ def write_tables(tables: Sequence[Table], account: Account, folder: Path) -> lis
     Returns:
         The paths.
     """
-    opening = [f"{each}\n" for each in (HEADING, *account.statement)]
+    opening = [f"{sentence}\n" for sentence in (HEADING, *account.statement)]
     if account.findings:
-        opening += [f"## {FINDINGS}\n", *(f"- {each}" for each in account.findings), ""]
-    said = (*account.statement, *account.findings)
+        opening += [f"## {FINDINGS}\n", *(f"- {sentence}" for sentence in account.findings), ""]
+    sentences = (*account.statement, *account.findings)
     texts = {
         "tables.md": "\n".join([*opening, markdown(tables)]),
-        "tables.tex": "".join(f"% {each}\n" for each in said) + "\n" + latex(tables),
+        "tables.tex": "".join(f"% {sentence}\n" for sentence in sentences) + "\n" + latex(tables),
         "tables.csv": comparison_csv(tables),
     }
     for name, text in texts.items():
@@ -352,7 +352,7 @@ def page(title: str, account: Account, tables: Sequence[Table], figures: Sequenc
         figures: The figures, whose PNG files are put into the page.
     """
     sections = [(table.name, table.title, _table_section(table), table.compares) for table in tables]
-    sections += [(each.name, _heading(each), _figure_section(each), each.measured) for each in figures]
+    sections += [(figure.name, _heading(figure), _figure_section(figure), figure.measured) for figure in figures]
     links: dict[str, str] = {}
     body = []
     for name, heading, content, measured in sections:
@@ -360,9 +360,9 @@ def page(title: str, account: Account, tables: Sequence[Table], figures: Sequenc
         links.setdefault(name, f'<a href="#{name}">{escape(_link(name))}</a>')
         short = f'<p class="here">{escape(account.short)}</p>' if measured else ""
         body.append(f"<section><h2{anchor}>{escape(heading)}</h2>{short}{content}</section>")
-    statement = "".join(f"<p>{escape(each)}</p>" for each in account.statement)
-    found = "".join(f"<li>{escape(each)}</li>" for each in account.findings)
-    findings = f"<section><h2>{FINDINGS}</h2><ul>{found}</ul></section>" if found else ""
+    statement = "".join(f"<p>{escape(sentence)}</p>" for sentence in account.statement)
+    items = "".join(f"<li>{escape(sentence)}</li>" for sentence in account.findings)
+    findings = f"<section><h2>{FINDINGS}</h2><ul>{items}</ul></section>" if items else ""
     style = (resources.files("emat.reports.paper") / "page.css").read_text(encoding="utf-8")
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
