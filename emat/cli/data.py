@@ -69,8 +69,7 @@ def lists(
         Path | None, typer.Option("--lists", metavar="DIR", help="Folder of the lists: .txt, .pkl or .list files.")
     ] = None,
     dataset: Annotated[
-        str | None,
-        typer.Option(help="Only the lists of pascal or coco; with --data, the kind of data set."),
+        str | None, typer.Option(help="Only the lists of pascal or coco; with --data, the kind of data set.")
     ] = None,
     data: Annotated[Path | None, typer.Option(help="Make lists from the masks of this data set instead.")] = None,
     min_area: LeastArea = 0.0,

@@ -69,9 +69,7 @@ class MachineReport:
         return f"emat weights fetch {BEST_HEAD}"
 
 
-def command(
-    as_json: AsJson = False,
-) -> None:
+def command(as_json: AsJson = False) -> None:
     """Show what works on this machine: versions, memory, device, weights, extras.
 
     The exit code is 2 if the weights of the default backbone are missing or damaged.

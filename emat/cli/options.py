@@ -89,8 +89,7 @@ Shapes = Annotated[
     typer.Option("--shapes", help="masks (exact) or polygons. Default: masks for coco, polygons for labelme and yolo."),
 ]
 Tolerance = Annotated[
-    float,
-    typer.Option("--tolerance", help="How many pixels polygons may be off; 0 keeps every corner of every pixel."),
+    float, typer.Option("--tolerance", help="How many pixels polygons may be off; 0 keeps every corner of every pixel.")
 ]
 StretchOption = Annotated[
     str | None,
@@ -120,8 +119,7 @@ ProjectOption = Annotated[
     ),
 ]
 Refine = Annotated[
-    str,
-    typer.Option("--refine", help="Crisper masks: auto, mobilesam (emat weights fetch mobilesam), guided or none."),
+    str, typer.Option("--refine", help="Crisper masks: auto, mobilesam (emat weights fetch mobilesam), guided or none.")
 ]
 
 

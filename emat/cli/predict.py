@@ -15,14 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from emat import __version__
-from emat.cli.options import (
-    AsJson,
-    Overwrite,
-    PredictOptions,
-    Shapes,
-    Tolerance,
-    takes,
-)
+from emat.cli.options import AsJson, Overwrite, PredictOptions, Shapes, Tolerance, takes
 from emat.errors import EmatError
 from emat.files import file_sha256, inner_name, without_suffix
 from emat.formats.results import ObjectTable, PixelSize, ResultTable, ResultWriter

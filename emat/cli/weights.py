@@ -30,15 +30,7 @@ from emat.methods.trained_head import (
     store_checkpoint,
 )
 from emat.tensor_files import read_tensors
-from emat.weights import (
-    MOBILESAM,
-    WeightsState,
-    fetch_weights,
-    find_weights,
-    keep_weights,
-    verified,
-    weights_state,
-)
+from emat.weights import MOBILESAM, WeightsState, fetch_weights, find_weights, keep_weights, verified, weights_state
 
 EXAMPLE = "Example: emat weights list"
 
@@ -49,9 +41,7 @@ STYLES = {"verified": "green", "unchecked": "yellow", "damaged": "red", "absent"
 
 
 @app.command("list", epilog="Example: emat weights list --json")
-def list_(
-    as_json: AsJson = False,
-) -> None:
+def list_(as_json: AsJson = False) -> None:
     """List every backbone, whether its weights are on this machine and verified, and the heads.
 
     With --json the sources and complete checksums are listed too.

@@ -399,10 +399,7 @@ def load_fold_list(folder: Path, dataset: str, fold: int, split: str = "val") ->
     Raises:
         EmatError: There is no such list, or it is damaged.
     """
-    splits = [name for name, meaning in SPLIT_FOLDERS.items() if meaning == split] or [
-        f"custom/{split}",
-        split,
-    ]
+    splits = [name for name, meaning in SPLIT_FOLDERS.items() if meaning == split] or [f"custom/{split}", split]
     for root in (folder / dataset, folder):
         for name in splits:
             for suffix in LIST_SUFFIXES:

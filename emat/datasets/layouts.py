@@ -126,9 +126,7 @@ def _is_masks_alone(root: Path) -> bool:
 # They are tried in this order.
 LAYOUTS: dict[str, Layout] = {
     "coco": Layout(
-        "annotations/instances_*.json or annotations/<split>/*.png, photos in <split>/ or images/",
-        _is_coco,
-        _open_coco,
+        "annotations/instances_*.json or annotations/<split>/*.png, photos in <split>/ or images/", _is_coco, _open_coco
     ),
     "pascal": Layout(
         "JPEGImages/ with SegmentationClassAug/ or SegmentationClass/, or a folder or zip of masks only",

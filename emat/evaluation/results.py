@@ -172,11 +172,7 @@ def results(run: Run, outcomes: Outcomes, *, options: Mapping[str, Any], seconds
         for index, configuration in enumerate(run.configurations)
     ]
     configurations = [
-        {
-            **cell.as_json(),
-            "tasks": len(cell.tasks),
-            "augmented": sum(task.augmented for task in cell.tasks),
-        }
+        {**cell.as_json(), "tasks": len(cell.tasks), "augmented": sum(task.augmented for task in cell.tasks)}
         for cell in run.configurations
     ]
     return {

@@ -29,15 +29,7 @@ from emat.images.photos import (
     resize_photo,
     to_pixels,
 )
-from emat.images.sources import (
-    MASK_SUFFIXES,
-    MAX_PIXELS,
-    ORIENTATION_TAG,
-    PHOTO_SUFFIXES,
-    Pixels,
-    Source,
-    describe,
-)
+from emat.images.sources import MASK_SUFFIXES, MAX_PIXELS, ORIENTATION_TAG, PHOTO_SUFFIXES, Pixels, Source, describe
 
 __all__ = [
     "MASK_SUFFIXES",

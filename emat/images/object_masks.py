@@ -94,11 +94,7 @@ def split_choice(path: Path | str) -> tuple[Path, Choice | None]:
 
 
 def read_object(
-    source: Source,
-    *,
-    name: str | None = None,
-    max_pixels: int = MAX_PIXELS,
-    formats: tuple[str, ...] = PHOTO_FORMATS,
+    source: Source, *, name: str | None = None, max_pixels: int = MAX_PIXELS, formats: tuple[str, ...] = PHOTO_FORMATS
 ) -> ObjectMask:
     """Read a mask that shows one object or the objects of one class, by the rule of this module.
 

@@ -90,11 +90,7 @@ def _open(studio: Studio) -> Any:
         asked = _values(await request.body()).get("session")
         owner = owner_of(request.scope["owner"])
         session = await run_in_threadpool(studio.sessions.open, asked if isinstance(asked, str) else None, owner)
-        more = {
-            **studio.download.state(),
-            "parts": PARTS,
-            "private": studio.sessions.private,
-        }
+        more = {**studio.download.state(), "parts": PARTS, "private": studio.sessions.private}
         return _json({**more, **state(session)})
 
     return answer

@@ -130,8 +130,7 @@ def _with_headers(send: Send, cookie: str | None) -> Send:
                 headers[name] = value
             if cookie is not None:
                 headers.append(
-                    "Set-Cookie",
-                    f"{COOKIE}={cookie}; Path=/; Max-Age={COOKIE_SECONDS}; HttpOnly; SameSite=Strict",
+                    "Set-Cookie", f"{COOKIE}={cookie}; Path=/; Max-Age={COOKIE_SECONDS}; HttpOnly; SameSite=Strict"
                 )
         await send(message)
 

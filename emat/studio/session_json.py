@@ -231,11 +231,7 @@ def save_session(session: Session) -> None:
             "examples": len(session.segmenter.examples_),
             "next_key": session.next_key,
             "drafts": [
-                {
-                    **_photo(draft.key, draft.photo),
-                    "sparse": draft.sparse,
-                    "edits": edited_index(session, draft),
-                }
+                {**_photo(draft.key, draft.photo), "sparse": draft.sparse, "edits": edited_index(session, draft)}
                 for draft in session.drafts.values()
             ],
             "queries": [

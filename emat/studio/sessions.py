@@ -21,14 +21,7 @@ from emat.inference.segmenter import Segmenter
 from emat.pixel_learner.learner import PixelLearner
 from emat.studio.search import Search
 from emat.studio.session import Session, new_session
-from emat.studio.session_json import (
-    FILE,
-    SavedSession,
-    load_session,
-    save_examples,
-    save_session,
-    saved_sessions,
-)
+from emat.studio.session_json import FILE, SavedSession, load_session, save_examples, save_session, saved_sessions
 from emat.tensor_files import digest, read_metadata
 from emat.weights import find_weights
 

@@ -229,13 +229,7 @@ def _task(row: dict[str, Any], setting: Setting) -> Task:
     if not ways or len(shots) != len(ways) or not all(shots):
         raise ValueError(f"task {row['index']} has {len(ways)} ways but shots for {len(shots)}")
     return Task(
-        int(row["index"]),
-        str(row["query"]),
-        int(row["query_class"]),
-        ways,
-        shots,
-        setting,
-        bool(row["augmented"]),
+        int(row["index"]), str(row["query"]), int(row["query_class"]), ways, shots, setting, bool(row["augmented"])
     )
 
 

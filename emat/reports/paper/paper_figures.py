@@ -352,10 +352,7 @@ class PanelRow:
 
 
 def _draw_panels(
-    title: str,
-    rows: Sequence[PanelRow],
-    groups: Sequence[tuple[str, int]] = (),
-    room: tuple[float, float] = PANEL,
+    title: str, rows: Sequence[PanelRow], groups: Sequence[tuple[str, int]] = (), room: tuple[float, float] = PANEL
 ) -> Any:
     """Draw rows of panels, with all positions in inches.
 
