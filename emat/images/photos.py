@@ -37,16 +37,7 @@ from emat.images.sources import (
 from emat.images.videos import VIDEO_SUFFIXES
 from emat.progress import tell_once
 
-TURNS = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}
-ARRAY_TURNS: dict[int, Callable[[NDArray[Any]], NDArray[Any]]] = {  # the same for arrays (H, W, C)
+TURNS: dict[int, Callable[[NDArray[Any]], NDArray[Any]]] = {  # by EXIF orientation, of arrays (H, W, C)
     2: lambda values: values[:, ::-1],
     3: lambda values: values[::-1, ::-1],
     4: lambda values: values[::-1],
@@ -230,11 +221,8 @@ def read_channels(source: Source, *, name: str | None = None, reading: Reading =
     """
     if isinstance(source, np.ndarray) and has_channels(source):
         return source.astype(np.uint8, copy=False)
-    if isinstance(source, (str, Path)) and _may_be_stack(source):
-        from emat.images.stacks import open_stack, read_stack  # they build on this module
-
-        if open_stack(Path(source), reading) is not None:
-            return read_stack(Path(source), reading)
+    if isinstance(source, (str, Path)) and (stack := _stack_photo(source, reading)) is not None:
+        return stack
     if isinstance(source, bytes) and source.startswith(TIFF_STARTS):
         # Stacks are opened by their path, so what a client sent becomes a file: its answer is that of the file.
         with tempfile.TemporaryDirectory() as folder:
@@ -275,7 +263,6 @@ def read_values(path: Path, *, reading: Reading = DEFAULT_READING) -> NDArray[An
             with Slide(path, reading) as slide:
                 return slide.values()
     image = load_image(path, PHOTO_FORMATS, reading.max_pixels, name)
-    turn = orientation(image)
     if raw in OTHER_BYTE:
         values = np.asarray(image).astype(np.uint16) << 8 | np.asarray(_low_bytes(path, OTHER_BYTE[raw], reading, name))
     elif (misread := _misread_values(image)) is not None:
@@ -284,8 +271,7 @@ def read_values(path: Path, *, reading: Reading = DEFAULT_READING) -> NDArray[An
         values = np.asarray(image)
     else:
         return None
-    values = values if values.ndim == 3 else values[..., None]
-    return np.ascontiguousarray(ARRAY_TURNS[turn](values) if turn in ARRAY_TURNS else values)
+    return _turned(values if values.ndim == 3 else values[..., None], image)
 
 
 def photo_size(
@@ -350,11 +336,8 @@ def to_rgb(image: Image.Image, stretch: Stretch, on: str = "white") -> Image.Ima
 def _photo_from_file(source: Any, reading: Reading, name: str) -> Pixels:
     stretch = reading.stretch
     raw, deep = "", False
-    if isinstance(source, (str, Path)) and _may_be_stack(source):
-        from emat.images.stacks import open_stack, read_stack  # they build on this module
-
-        if open_stack(Path(source), reading) is not None:
-            return read_stack(Path(source), reading)[..., :3]
+    if isinstance(source, (str, Path)) and (stack := _stack_photo(source, reading)) is not None:
+        return stack[..., :3]
     if isinstance(source, (str, Path, bytes)):
         with open_image(source, PHOTO_FORMATS, reading.max_pixels, name) as closed:
             raw = _unpacking(closed)
@@ -362,17 +345,32 @@ def _photo_from_file(source: Any, reading: Reading, name: str) -> Pixels:
             if not deep and closed.mode in ("RGB", "RGBA", "CMYK") and _is_deep(closed, raw):
                 return _from_tifffile(source, closed.format, reading, name)
     image = load_image(source, PHOTO_FORMATS, reading.max_pixels, name)
-    turn = TURNS.get(orientation(image))  # decoded: Pillow has then turned a TIFF file itself
+    decoded = image
     if deep:
         low = _low_bytes(source, OTHER_BYTE[raw], reading, name)
         image = _from_deep(np.asarray(image).astype(np.uint16) << 8 | np.asarray(low), stretch)
     elif (values := _misread_values(image)) is not None:
         image = Image.fromarray(stretch.apply(values))
     try:
-        upright = to_rgb(image, stretch)
+        return _turned(np.array(to_rgb(image, stretch)), decoded)
     except EmatError as error:  # values that cannot be stretched
         raise EmatError(error.code, f"{name}: {error}") from None
-    return np.array(upright.transpose(turn) if turn is not None else upright)
+
+
+def _turned(values: NDArray[Any], decoded: Image.Image) -> NDArray[Any]:
+    """Turn values (H, W, C) as the EXIF data of their image say, after Pillow has turned a TIFF file itself."""
+    turn = TURNS.get(orientation(decoded))
+    return values if turn is None else np.ascontiguousarray(turn(values))
+
+
+def _stack_photo(path: Path | str, reading: Reading) -> Pixels | None:
+    """The photo of a stack of one plane, with its channels; None if the file is no stack."""
+    if _may_be_stack(path):
+        from emat.images.stacks import open_stack, read_stack  # they build on this module
+
+        if open_stack(Path(path), reading) is not None:
+            return read_stack(Path(path), reading)
+    return None
 
 
 def _may_be_stack(path: Path | str) -> bool:
