@@ -13,7 +13,7 @@ from emat.outputs import check_output, claim_folder
 from emat.progress import follow
 from emat.reports.paper.attention_cost import AttentionCase
 from emat.reports.paper.contents import PARTS, choose_parts, models_here, parse_model
-from emat.reports.paper.measuring import MeasuringPlan, Pass, make_plan, measure, open_tasks
+from emat.reports.paper.evaluations import MeasuringPlan, Pass, make_plan, measure, open_tasks
 from emat.reports.paper.reproduction import Sources, cost_of, draw_figures, number_of_costs_left, write_paper
 
 EXAMPLE = "Example: emat reproduce pascal --data VOC2012 --lists splits --tasks 100 -o paper"

@@ -69,7 +69,7 @@ from emat.reports.paper.contents import (
     compared,
     other_model,
 )
-from emat.reports.paper.measuring import PaperTasks, ResultStore
+from emat.reports.paper.evaluations import PaperTasks, ResultStore
 from emat.tasks.benchmark import HISTOGRAM_END, object_sizes, size_histogram
 from emat.tasks.task import Setting, Task
 

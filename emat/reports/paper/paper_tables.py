@@ -48,7 +48,7 @@ from emat.reports.paper.contents import (
     other_model,
     support_tokens,
 )
-from emat.reports.paper.measuring import ResultStore
+from emat.reports.paper.evaluations import ResultStore
 from emat.reports.tables import NO, NOT_RUN, YES, Cell, Row, Table
 from emat.tasks.task import Setting
 

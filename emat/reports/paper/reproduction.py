@@ -19,7 +19,7 @@ from emat.reports.figures import save_figure
 from emat.reports.paper import paper_figures, paper_tables
 from emat.reports.paper.attention_cost import AttentionCase, Costs, costs_left, measure_costs
 from emat.reports.paper.contents import COMPARED, CURVES, PaperModel, Part, models_of, name_folds, support_tokens
-from emat.reports.paper.measuring import RESULTS, MeasuringPlan, ResultStore
+from emat.reports.paper.evaluations import RESULTS, MeasuringPlan, ResultStore
 from emat.reports.tables import Table, comparison_csv, html, latex, markdown
 from emat.tasks.task import TASKS_PER_FOLD
 

@@ -16,7 +16,7 @@ from emat.methods.trained_head import save_head
 from emat.model import build
 from emat.reports.paper.attention_cost import StepCost, _machine
 from emat.reports.paper.contents import PaperModel, choose_parts, parse_model
-from emat.reports.paper.measuring import MeasuringPlan, PaperTasks, make_plan, measure, open_tasks
+from emat.reports.paper.evaluations import MeasuringPlan, PaperTasks, make_plan, measure, open_tasks
 from emat.reports.paper.paper_figures import dense_costs
 from emat.reports.paper.paper_tables import table_costs
 from emat.reports.paper.reproduction import COSTS_FILE, Reproduction, write_paper

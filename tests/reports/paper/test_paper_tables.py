@@ -9,7 +9,7 @@ import pytest
 
 from emat.reports.paper.attention_cost import TYPICAL_COVER, StepCost
 from emat.reports.paper.contents import CURVES, SMALL_OBJECTS, THREE_SETTINGS, WITH_THETA, WITHOUT_THETA, choose_parts
-from emat.reports.paper.measuring import MeasuringPlan, make_plan
+from emat.reports.paper.evaluations import MeasuringPlan, make_plan
 from emat.reports.paper.paper_tables import (
     COST_CASES,
     findings,

@@ -20,7 +20,7 @@ from emat.reports.paper.contents import (
     choose_parts,
     parse_model,
 )
-from emat.reports.paper.measuring import MeasuringPlan, PaperTasks, ResultStore, make_plan, measure
+from emat.reports.paper.evaluations import MeasuringPlan, PaperTasks, ResultStore, make_plan, measure
 from emat.reports.paper.paper_figures import TaskPainter, _changed
 from emat.reports.paper.paper_tables import readings_table
 from emat.reports.paper.reproduction import COSTS_FILE, Reproduction, Sources, draw_figures, statement, write_paper
