@@ -10,8 +10,8 @@ set has photos of, from easy to hard:
 
 A level is a configuration of its own, so absent queries are answered, resumed and stored as all others are. `absence`
 reads from the outcomes how well presence is told: the area under the ROC curve, the share of absent queries that are
-given a mask, as they are answered and at the threshold at which `HIT_RATE` of the present ones are found, and how far
-scores are probabilities.
+given a mask, and how far scores are probabilities. The share is that of the answers as they are, and that at the
+threshold at which `HIT_RATE` of the present queries are found.
 """
 
 import math

@@ -289,7 +289,7 @@ class AsFitted:
         return answers
 
     def predict(self, query: str, task: SharedTask) -> Prediction:
-        """Return what a user gets who shows the supports of a task and asks for a photo."""
+        """Return the prediction that a user gets who gives the supports of a task as examples."""
         return self._segmenter(task).predict(self.dataset.image(query))
 
     def _segmenter(self, task: SharedTask) -> Segmenter:

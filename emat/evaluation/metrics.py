@@ -144,9 +144,9 @@ def true_labels(ways: Sequence[int], mask: NDArray[np.integer]) -> NDArray[np.in
 class ScoreCounts:
     """Sums over any number of tasks, for the classes in `class_ids`, in one row that can be added.
 
-    The row (6 + 2 C + 4,) has the numbers in `COUNTED`, the intersections and the unions of each class in pixels, over
-    the tasks in which the class is a way, and then intersection and union of the background and of the foreground (any
-    way). float64 holds numbers of pixels exactly.
+    The row (6 + 2 C + 4,) begins with the numbers in `COUNTED`. The intersections and the unions of each class follow,
+    in pixels over the tasks in which the class is a way, and then intersection and union of the background and of the
+    foreground (any way). float64 holds numbers of pixels exactly.
     """
 
     class_ids: tuple[int, ...]

@@ -87,7 +87,7 @@ class ResultWriter:
         header = {"version": 4, "formats": formats, "classes": list(classes), "options": vars(options), "run": run}
         self._journal = Journal(out / JOURNAL, header)
         try:
-            self._process = 1  # the how manieth process this is that writes to the journal
+            self._process = 1  # the number of this process among those that have written to the journal
             self._last: dict[str, _Last] = {}  # by the names of photos
             before: dict[str, str | None] = {}
             for record in self._journal.records():

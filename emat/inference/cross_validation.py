@@ -106,7 +106,7 @@ def cross_validate(
 
 
 def _judged(example: Example, segmenter: Segmenter) -> list[LeftOut]:
-    """What a segmenter finds on an example of each class that it knows."""
+    """What a segmenter finds of each class on an example that it has not seen."""
     truth = example.read(segmenter.reading)
     prediction = segmenter.predict(truth.photo)
     rows = []

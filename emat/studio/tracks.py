@@ -52,7 +52,7 @@ def frames_before(session: Session, query: StudioQuery) -> list[StudioQuery]:
 def tracks_of(session: Session, query: StudioQuery, size: tuple[int, int]) -> Numbers:
     """Return the tracks of the single objects of a photo, at a size (H, W).
 
-    The first frame takes as long as all frames before it; those that follow are added to what is known.
+    Who asks about a frame waits for all frames before it that were not linked yet.
 
     Args:
         session: Whose photo it is.

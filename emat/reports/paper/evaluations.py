@@ -1,4 +1,4 @@
-"""What was measured, read from results files; and what is left, planned as one pass a model, and run or resumed.
+"""Evaluations for the paper: what was measured, read from results files, and what is left, planned and run.
 
 `PaperTasks` draws the tasks. Results are found by what they are of - the same tasks, photos, masks, weights, size and
 thresholds - not by the name of their file. So a run for one table is used by every other table, and so are results of
@@ -298,7 +298,7 @@ class ResultStore:
         return summaries[-1] if summaries else None
 
     def common_tasks(self, labels: Iterable[str], specs: Sequence[TaskSpec]) -> TaskCounts:
-        """Return how many tasks of each fold all models and specs have in common that were measured on it at all.
+        """Return for each fold how many tasks are common to all models and specs that were measured on it.
 
         What is compared with each other is then compared on the same tasks.
         """
@@ -320,7 +320,7 @@ class ResultStore:
         return tuple(fold for fold, evaluated in methods if (_weights(evaluated), fold) in measured)
 
     def fewer_tasks(self, labels: Iterable[str], specs: Iterable[TaskSpec]) -> list[str]:
-        """Say of each model which of these tasks it was measured on with fewer tasks than asked for."""
+        """Return a sentence for each model on those of these tasks of which fewer were measured than asked for."""
         sentences = []
         asked = list(dict.fromkeys(specs))
         for label in labels:

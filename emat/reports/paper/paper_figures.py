@@ -1,10 +1,10 @@
 """The paper's figures: charts, the diagram of the network, and real tasks with what models predict for them.
 
 Charts show scores by object size (6), by theta (8) and by number of ways (9), object sizes (10), and memory by the
-share of the photo that the mask covers. Figures of tasks are rows of panels, photos with masks in the colours of their
-ways: predictions for small objects (1) and for queries with none, some and all of the classes (4); and, without any
-model, what each setting keeps and adds (2, 7), and masks as the attention layers see them (5). Tasks are chosen by a
-rule from all tasks or from the outcomes of all measured ones, never by hand.
+share of the photo that the mask covers. Figures of tasks are rows of panels: photos with masks in the colours of their
+ways. Two of them show what models predict, for small objects (1) and for queries with none, some and all of the classes
+(4). Three need no model: what each setting keeps and adds (2, 7), and masks as the attention layers see them (5). Tasks
+are chosen by a rule from all tasks or from the outcomes of all measured ones, never by hand.
 """
 
 import textwrap

@@ -316,7 +316,7 @@ def _backbone(store: ResultStore, label: str) -> str | None:
 def _fold_notes(
     store: ResultStore, labels: Sequence[str], specs: Sequence[TaskSpec], scores: Sequence[str] = tuple(SCORE_COLUMNS)
 ) -> list[str]:
-    """Say of models that were measured on some folds only how the others do on the same tasks of these folds."""
+    """Compare models that were measured on some folds only with the others, on the same tasks of these folds."""
     notes = []
     for spec in specs:
         folds_of = {label: tuple(fold.configuration.fold for fold in store.folds(label, spec)) for label in labels}
