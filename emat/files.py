@@ -108,8 +108,10 @@ def read_json(path: Path) -> Any:
         content = file.read()
     try:
         return json.loads(content)
-    except (ValueError, RecursionError) as error:
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise EmatError("bad-syntax", f"{path} is not JSON ({error}); fetch or save it again") from None
+    except ValueError:  # Python reads no whole number of so many digits
+        raise EmatError("bad-syntax", f"{path} has a number of thousands of digits; fetch or save it again") from None
 
 
 def is_number(text: str) -> bool:

@@ -132,6 +132,12 @@ def test_only_a_regular_file_is_opened_and_nothing_is_waited_for(tmp_path: Path)
                 read(path)
 
 
+def test_a_number_that_python_does_not_read_is_said_without_pythons_advice(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text("[" + "1" * 5000 + "]")
+    with raises_code("bad-syntax", "thousands of digits"):
+        read_json(tmp_path / "a.json")
+
+
 def test_text_has_a_limit_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("12345")
     assert read_text(tmp_path / "a.txt", 5) == "12345"

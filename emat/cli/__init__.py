@@ -217,6 +217,9 @@ def _verb(arguments: Sequence[str]) -> str | None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit: 0 for done, 2 for an error that the user can fix, 130 for interrupted."""
     given = in_new_spelling(sys.argv[1:] if arguments is None else arguments)
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # the caller closed it
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         # A terminal may lack letters; what it lacks is shown as ?. A file that cannot be sought stays as it is.
         with suppress(OSError):

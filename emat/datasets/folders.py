@@ -7,7 +7,6 @@
 """
 
 import os
-from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 
@@ -160,9 +159,14 @@ class LabelMeDataset(Dataset):
             if file.is_file():
                 return read_class_names(file)
         labels: set[str] = set()
+        damage: list[EmatError] = []
         for name in self.names:
-            with suppress(EmatError):  # a damaged file is reported when its mask is read
+            try:
                 labels.update(drawn.class_name for drawn in self._drawing(name).objects if not drawn.crowd)
+            except EmatError as error:  # it is reported when the mask of this photo is read
+                damage.append(error)
+        if damage and not labels:  # without classes, no mask is ever read
+            raise damage[0]
         return number_classes(sorted(labels))
 
     def image(self, name: str) -> Pixels:

@@ -38,6 +38,22 @@ def tidy_name(name: str) -> str:
     return unicodedata.normalize("NFC", name).strip()
 
 
+def check_class_name(name: str) -> None:
+    """Check that annotation files can hold the name of a class.
+
+    Raises:
+        EmatError: It is empty, has spaces around it or signs that cannot be seen, or means background or void.
+    """
+    if not name.strip() or name != name.strip() or not name.isprintable():
+        raise EmatError(
+            "bad-class-name", f"the class name {name!r} cannot be written; use letters, digits and single spaces"
+        )
+    if name.lower() in (*BACKGROUND_NAMES, *IGNORED_NAMES):
+        raise EmatError(
+            "reserved-class-name", f"the class name {name!r} means background or void in annotation files; rename it"
+        )
+
+
 def number_classes(names: Sequence[str]) -> tuple[str, ...]:
     """Return `names` with the reserved name inserted for index 255, if there are so many.
 

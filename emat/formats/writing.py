@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from emat.errors import EmatError
 from emat.files import without_suffix
-from emat.formats.class_names import BACKGROUND_NAMES, IGNORED_NAMES
+from emat.formats.class_names import check_class_name
 from emat.formats.drawing import LabelMap
 from emat.formats.regions import Region, trace_objects
 from emat.formats.results import ResultTable, ResultWriter
@@ -217,15 +217,7 @@ def _refuse_unusable(out: Path, classes: tuple[str, ...]) -> None:
     if not classes:
         raise EmatError("no-classes", "there are no classes to write; name at least one")
     for name in classes:
-        if not name.strip() or name != name.strip() or not name.isprintable():
-            raise EmatError(
-                "bad-class-name", f"the class name {name!r} cannot be written; use letters, digits and single spaces"
-            )
-        if name.lower() in (*BACKGROUND_NAMES, *IGNORED_NAMES):
-            raise EmatError(
-                "reserved-class-name",
-                f"the class name {name!r} means background or void in annotation files; rename it",
-            )
+        check_class_name(name)
     if len(set(classes)) != len(classes):
         twice = next(name for name in classes if classes.count(name) > 1)
         raise EmatError("given-twice", f"the class {twice!r} is given twice; rename one of them")

@@ -18,7 +18,7 @@ from PIL import Image, ImageDraw
 from emat.datasets.dataset import Dataset
 from emat.datasets.folders import NOTHING
 from emat.errors import EmatError
-from emat.formats.class_names import tidy_name
+from emat.formats.class_names import check_class_name, tidy_name
 from emat.formats.drawing import FEWEST_NUMBERS, Drawing, DrawnObject, Polygon, RunLengths, checked
 from emat.images import MAX_PIXELS, VOID, ObjectMask, Pixels, Reading, Source, describe, read_channels, read_object
 from emat.inference.photos import PhotoFile, find_photos
@@ -132,10 +132,10 @@ class Example:
             if isinstance(classes, str):
                 raise EmatError("bad-example", f"{what} is a list of classes, as in {what}=[{classes!r}]")
         for name in (*self.masks, *self.absent, *self.undecided):
-            if not isinstance(name, str) or not name.strip() or not name.strip().isprintable():
-                raise EmatError(
-                    "bad-class-name", f"the example {self.title} has the class name {name!r}; a name is text, not empty"
-                )
+            if not isinstance(name, str):
+                raise EmatError("bad-class-name", f"the example {self.title} has the class name {name!r}, not a text")
+            if not (self.sparse and tidy_name(name) == BACKGROUND):
+                check_class_name(tidy_name(name))
         # Names are compared without spaces at their ends.
         masks = {tidy_name(name): mask for name, mask in self.masks.items()}
         if len(masks) < len(self.masks):

@@ -9,7 +9,7 @@ import numpy as np
 from scipy import ndimage
 
 from emat.errors import EmatError
-from emat.formats.class_names import BACKGROUND_NAMES, IGNORED_NAMES, tidy_name
+from emat.formats.class_names import check_class_name, tidy_name
 from emat.formats.regions import TOUCHING
 from emat.images import read_photo
 from emat.inference.example import Example
@@ -69,15 +69,9 @@ def add_class(session: Session, name: str) -> None:
 def _class_name(session: Session, name: str, number: int = 0) -> str:
     """Return a name for the class with this number, without needless spaces; EmatError if it cannot be."""
     name = tidy_name(name)
-    if not name or len(name) > LONGEST_CLASS or not name.isprintable():
-        raise EmatError(
-            "bad-class-name",
-            f"the class name {name[:LONGEST_CLASS]!r} is empty, too long or not printable; choose a short word",
-        )
-    if name.lower() in (*BACKGROUND_NAMES, *IGNORED_NAMES):
-        raise EmatError(
-            "reserved-class-name", f"annotation files use {name!r} for pixels without a class; choose another name"
-        )
+    if len(name) > LONGEST_CLASS:
+        raise EmatError("bad-class-name", f"the class name {name[:LONGEST_CLASS]!r} is too long; shorten it")
+    check_class_name(name)
     if name.casefold() in {shown.name.casefold() for shown in session.classes if shown.number != number}:
         raise EmatError("given-twice", f"there is already a class {name!r}; choose another name")
     return name

@@ -117,6 +117,11 @@ def test_output_that_nobody_reads_to_its_end_is_not_an_error() -> None:
     assert (ended.returncode, ended.stderr) == (0, b"")
 
 
+def test_an_output_that_the_caller_closed_is_not_an_error() -> None:
+    ended = _emat("--help", " >&-")
+    assert (ended.returncode, ended.stderr) == (0, b"")
+
+
 def test_a_terminal_without_letters_is_written_to_all_the_same(tmp_path: Path) -> None:
     ended = _emat("data", "check", str(tmp_path / "caf\u00e9"), "", PYTHONIOENCODING="ascii", PYTHONUTF8="0")
     assert ended.returncode == 2

@@ -47,6 +47,14 @@ def test_one_damaged_labelme_file_spoils_only_itself(build: Build) -> None:
         dataset.mask("c")
 
 
+def test_damaged_labelme_files_alone_are_said_to_be_damaged_and_not_without_classes(build: Build) -> None:
+    root = build("labelme")
+    for path in root.glob("*.json"):
+        path.write_text('{"shapes": [')
+    with raises_code("bad-syntax", "a.json"):
+        _ = open_dataset(root, kind="labelme").classes
+
+
 def test_a_photo_without_yolo_file_is_all_background(build: Build) -> None:
     dataset = YoloDataset(build("yolo"))
     assert np.array_equal(dataset.mask("images/val/a"), half_mask(2))

@@ -177,6 +177,15 @@ def test_class_names_are_tidied() -> None:
         Example(photo, {"a\nb": (0, 0, 2, 2)})
 
 
+@pytest.mark.parametrize("name", ["void", "Background", "__ignore__"])
+def test_a_class_that_no_format_can_write_is_not_learnt(name: str) -> None:
+    photo = np.zeros((4, 4, 3), np.uint8)
+    for given in ({"masks": {name: (0, 0, 2, 2)}}, {"masks": {}, "absent": [name]}):
+        with raises_code("reserved-class-name"):
+            Example(photo, **given)
+    Example(photo, {"cat": (0, 0, 2, 2), "background": (2, 2, 4, 4)}, sparse=True)
+
+
 def test_masks_that_do_not_fit_into_the_memory_are_refused_before_they_are_read() -> None:
     photo = np.broadcast_to(np.uint8(0), (9000, 9000, 3))
     with raises_code("photo-too-large", "18 masks of 9000 x 9000"):
