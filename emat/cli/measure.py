@@ -153,6 +153,13 @@ def command(
             "missing-option", "--strict needs something to judge by; add --accept, as in --accept 'crack.area == 0'"
         )
     files = find_photos(photos, leave_out=out)
+    for each in (*([source.masks] if isinstance(source, _Masks) else ()), *(one.masks for one in regions if one.masks)):
+        each.belong_to([photo.name for photo in files])
+        if each.path.resolve() in (out.resolve(), *out.resolve().parents):  # masks in it would be taken for given ones
+            raise EmatError(
+                "output-is-input",
+                f"{out} is in {each.path}, which has masks that are read; give a folder outside of it for the result",
+            )
     given = [Path(word) for word in inputs if Path(word).is_file()]
     reads = [*given, *(split_page(photo.path)[0] for photo in files), *([masks] if masks else [])]
     reads += [each.path for each in regions if each.path is not None]
@@ -222,7 +229,8 @@ def command(
         counts: dict[str, int] = dict.fromkeys(classes, 0)
         for row in tables[1].rows():
             counts[str(row["class"])] += int(row["count"] or 0)
-    _tell(files, skipped, counts, source, refused, judged, notes, out, as_json)
+    written = "tables and report.html" if report else "tables"
+    _tell(files, skipped, counts, source, refused, judged, notes, written, out, as_json)
     if strict and refused:
         raise typer.Exit(NOT_OK)
     if skipped:
@@ -254,18 +262,18 @@ class _Masks(_Source):
     """Masks that somebody else drew."""
 
     def __init__(self, masks: MaskFiles, reading: Reading, touching: str) -> None:
-        self._masks, self.reading, self._touching = masks, reading, touching
+        self.masks, self.reading, self._touching = masks, reading, touching
         self.described, self.title = str(masks.path), masks.path.name
         self.identity = content_of(masks.path)
 
     @property
     def classes(self) -> tuple[str, ...]:  # type: ignore[override]
         """The names of the classes."""
-        return self._masks.classes
+        return self.masks.classes
 
     def scene(self, name: str, photo: Pixels) -> Scene:
         """Return the scene of a photo from its mask file."""
-        return self._masks.scene(name, photo[..., :3], self._touching)
+        return self.masks.scene(name, photo[..., :3], self._touching)
 
     def notes(self, options: MeasureOptions, files: Sequence[PhotoFile], regions: Sequence[_Region]) -> list[str]:
         """Say that verdicts are as good as the masks."""
@@ -348,6 +356,7 @@ class _Region:
     source: str
     find: Callable[[str, Pixels], np.ndarray[tuple[int, int], np.dtype[np.bool_]]]
     path: Path | None = None  # what is read for it
+    masks: MaskFiles | None = None  # if it is a folder of masks
 
     @property
     def find_anywhere(self) -> FindRegion | None:
@@ -371,7 +380,7 @@ def _region(text: str, device: str) -> _Region:
         return _Region(name, "otsu", lambda _, photo: otsu_region(photo))
     if path.is_dir():
         masks = MaskFiles(path)
-        return _Region(name, path.name, lambda photo, _: masks.region(photo), path)
+        return _Region(name, path.name, lambda photo, _: masks.region(photo), path, masks)
     if path.suffix == ".emat":
         fitted = _load(path, PredictOptions(device=device))
         wanted = name if name in fitted.classes_ else fitted.classes_[0] if len(fitted.classes_) == 1 else None
@@ -591,6 +600,7 @@ def _tell(
     refused: set[str],
     judged: int,
     notes: Sequence[str],
+    written: str,
     out: Path,
     as_json: bool,
 ) -> None:
@@ -615,4 +625,4 @@ def _tell(
         typer.echo(f"{judged - len(refused)} of {judged} photos are OK, {len(refused)} NOT OK")
     for note in notes:
         typer.echo(note)
-    typer.echo(f"{len(files) - len(skipped)} of {len(files)} photos measured; tables and report.html in {out}")
+    typer.echo(f"{len(files) - len(skipped)} of {len(files)} photos measured; {written} in {out}")

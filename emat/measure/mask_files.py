@@ -7,6 +7,9 @@ has to be said where there is no `classes.txt`.
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +19,7 @@ from emat.errors import EmatError
 from emat.files import without_suffix
 from emat.formats.class_names import read_class_names
 from emat.formats.coco import CocoInstances, read_coco
+from emat.formats.drawing import Drawing
 from emat.images import MASK_SUFFIXES, Pixels, read_object_mask
 from emat.images.sources import MASK_FORMATS, MAX_PIXELS, load_image
 from emat.measure.scene import Scene, no_objects, numbered
@@ -41,6 +45,7 @@ class MaskFiles:
         if meaning not in (None, *MEANINGS):
             raise EmatError("unknown-choice", f"--mask-values is {meaning!r}; it must be {' or '.join(MEANINGS)}")
         self.path = path
+        self._shared: dict[str, tuple[str, str]] = {}
         self._coco: CocoInstances | None = None
         self.classes: tuple[str, ...]
         if path.is_file() and path.suffix.lower() == ".json":
@@ -62,6 +67,37 @@ class MaskFiles:
             if file.suffix.lower() in MASK_SUFFIXES and file.is_file():
                 stem = without_suffix(file.relative_to(path).as_posix())
                 (self._further if stem in self._found else self._found)[stem] = file
+
+    def belong_to(self, names: Sequence[str]) -> None:
+        """Say which photos there are. A mask may lack the folders of its photo's name, so two photos may find the same.
+
+        That mask then belongs to the photo whose whole name it has; for the other photos it counts as ambiguous.
+        """
+        takers: defaultdict[str, list[str]] = defaultdict(list)
+        for name in dict.fromkeys(names):
+            with suppress(EmatError):  # which is said when the photo is measured
+                takers[self._found_for(name)].append(name)
+        for found, sharing in takers.items():
+            owner = next((name for name in sharing if found in (name, without_suffix(name))), None)
+            for name in sharing if len(sharing) > 1 else ():
+                if name != owner:
+                    self._shared[name] = (found, next(each for each in sharing if each != name))
+
+    def _found_for(self, name: str) -> str:
+        """The name of a photo's mask without its suffix, or its file name in the COCO file."""
+        if self._coco is not None:
+            return self._drawing_of(self._coco, name).photo
+        return without_suffix(self.file_of(name).relative_to(self.path).as_posix())
+
+    def _refuse_shared(self, name: str) -> None:
+        """Raise an EmatError if another photo has the same mask."""
+        if name in self._shared:
+            found, other = self._shared[name]
+            raise EmatError(
+                "ambiguous-mask",
+                f"{found} in {self.path} would be the mask of {name} and of {other}; put the masks into the same "
+                "folders as the photos",
+            )
 
     def scene(self, name: str, photo: Pixels, touching: str) -> Scene:
         """Return the scene of a photo.
@@ -94,6 +130,7 @@ class MaskFiles:
 
     def file_of(self, name: str) -> Path:
         """Return the mask image of a photo; EmatError if there is none, or two that differ only in their suffix."""
+        self._refuse_shared(name)
         stem = without_suffix(name)
         stems = [stem, stem.rpartition("/")[2]]
         for each in stems:
@@ -121,9 +158,7 @@ class MaskFiles:
         return Scene.of_label_map(photo, inside.astype(np.uint8), (OBJECT,), name, source=file.name, touching=touching)
 
     def _from_coco(self, coco: CocoInstances, name: str, photo: Pixels) -> Scene:
-        drawing = coco.drawings.get(name) or coco.drawings.get(name.rpartition("/")[2])
-        if drawing is None:
-            raise EmatError("no-such-photo", f"{self.path} has no photo {name}; check the file names in it")
+        drawing = self._drawing_of(coco, name)
         if (drawing.height, drawing.width) != photo.shape[:2]:
             raise EmatError(
                 "mask-size", f"{self.path} gives {name} another size than the photo has; save both at the same size"
@@ -142,6 +177,13 @@ class MaskFiles:
         overlapping = frozenset(() if below is None else (below,))
         every = {each: labels.get(each, no_objects(size)) for each in self.classes}
         return Scene(name, photo, numbered(every), dict.fromkeys(every, self.path.name), overlapping)
+
+    def _drawing_of(self, coco: CocoInstances, name: str) -> Drawing:
+        self._refuse_shared(name)
+        drawing = coco.drawings.get(name) or coco.drawings.get(name.rpartition("/")[2])
+        if drawing is None:
+            raise EmatError("no-such-photo", f"{self.path} has no photo {name}; check the file names in it")
+        return drawing
 
 
 def _values(file: Path) -> NDArray[np.int32]:

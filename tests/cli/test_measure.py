@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -233,6 +234,18 @@ def test_masks_whose_meaning_is_not_clear_are_refused(tmp_path: Path, capsys: py
         Image.fromarray(cells).save(tmp_path / "masks" / f"a.{ending}")
     assert run(*words, "--mask-values", "objects") == 3
     assert "a.png and" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [("--masks",), ("--region",)])
+@pytest.mark.parametrize("out", ["masks", "masks/out"])
+def test_results_are_not_written_among_the_masks_that_are_read(masked: Path, out: str, words: tuple[str, ...]) -> None:
+    shutil.copytree(masked / "masks", masked / "other")
+    before = sorted(masked.rglob("*"))
+    given = ["--masks", masked / ("masks" if words == ("--masks",) else "other")]
+    if words == ("--region",):
+        given += ["--region", f"soil={masked / 'masks'}"]
+    assert run("measure", *given, masked / "photos", "-o", masked / out) == "output-is-input"
+    assert sorted(masked.rglob("*")) == before
 
 
 def test_coco_files_are_measured_too(masked: Path) -> None:

@@ -57,3 +57,24 @@ def test_an_object_of_a_coco_file_that_lies_on_another_one_does_not_vanish(tmp_p
     (tmp_path / "masks.json").write_text(json.dumps(content))
     scene = MaskFiles(tmp_path / "masks.json").scene("a.jpg", PHOTO, "together")
     assert np.bincount(scene.objects["cell"].ravel())[1:].tolist() == [100, 9900]
+
+
+@pytest.mark.parametrize("kind", ["folder", "coco"])
+def test_one_mask_is_not_measured_on_two_photos(tmp_path: Path, kind: str) -> None:
+    """Photos of the same name in two folders, of which one mask has no folder."""
+    path = tmp_path
+    for name in ("a", "b"):
+        Image.fromarray(DISC.astype(np.uint8)).save(tmp_path / f"{name}.png")
+    if kind == "coco":
+        photos = [{"id": n, "file_name": f"{name}.jpg", "height": 500, "width": 500} for n, name in enumerate("ab")]
+        path = tmp_path / "masks.json"
+        path.write_text(json.dumps({"images": photos, "categories": [{"id": 1, "name": "cell"}], "annotations": []}))
+    masks = MaskFiles(path)
+    masks.belong_to(["a.jpg", "sub/a.jpg", "x/b.jpg", "y/b.jpg", "z/c.jpg"])
+    masks.scene("a.jpg", PHOTO, "together")
+    for name, other in (("sub/a.jpg", "a.jpg"), ("x/b.jpg", "y/b.jpg"), ("y/b.jpg", "x/b.jpg")):
+        with raises_code("ambiguous-mask", other):
+            masks.scene(name, PHOTO, "together")
+    alone = MaskFiles(path)
+    alone.belong_to(["x/b.jpg"])
+    alone.scene("x/b.jpg", PHOTO, "together")
