@@ -133,12 +133,17 @@ async def _files(request: Any, most: int) -> dict[str, bytes]:
 
 
 async def _body(request: Any, most: int) -> bytes:
+    from starlette.requests import ClientDisconnect
+
     parts, size = [], 0
-    async for part in request.stream():
-        size += len(part)
-        if size > most:
-            raise EmatError("file-too-large", f"a request has at most {most // 2**20} MB")
-        parts.append(part)
+    try:
+        async for part in request.stream():
+            size += len(part)
+            if size > most:
+                raise EmatError("file-too-large", f"a request has at most {most // 2**20} MB")
+            parts.append(part)
+    except ClientDisconnect:  # nobody reads the answer, but it is not an error of the server
+        raise EmatError("bad-request", "the connection was closed before the request was complete") from None
     if not size:
         raise EmatError(
             "no-photos", "there is no photo in the request; send one as the body or as the form's file photo"

@@ -1,5 +1,6 @@
 """The HTTP server: answers, refusals, examples, metrics, and the end of it."""
 
+import asyncio
 import base64
 import io
 import json
@@ -251,3 +252,22 @@ def test_pages_of_another_origin_are_refused_also_on_this_machine(client: TestCl
 def test_any_content_length_is_answered(client: TestClient, length: str) -> None:
     sent = [(b"content-length", length.encode("latin-1")), (b"content-type", b"image/png")]
     assert 400 <= client.post("/predict", content=b"", headers=sent).status_code < 500
+
+
+def test_a_client_that_goes_away_in_the_middle_of_a_request_is_not_an_error_of_the_server(fitted: Segmenter) -> None:
+    said: list[dict[str, Any]] = []
+    heard: Iterator[dict[str, Any]] = iter(
+        [{"type": "http.request", "body": b"half", "more_body": True}, {"type": "http.disconnect"}]
+    )
+
+    async def receive() -> dict[str, Any]:
+        return next(heard)
+
+    async def send(message: dict[str, Any]) -> None:
+        said.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": "/predict", "query_string": b"", "http_version": "1.1",
+             "headers": [(b"host", b"localhost"), (b"content-length", b"99")], "server": ("127.0.0.1", 80),
+             "client": ("127.0.0.1", 1), "scheme": "http", "root_path": "", "raw_path": b"/predict"}  # fmt: skip
+    asyncio.run(build_app(fitted, ServeOptions())(scope, receive, send))
+    assert [each["status"] for each in said if "status" in each] in ([], [422])
