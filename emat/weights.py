@@ -402,18 +402,21 @@ def _until_complete(url: str, part: Path, progress: Progress) -> str | None:
             return _transfer(url, part, progress)
         except urllib.error.HTTPError as error:
             if error.code != 416 or not part.exists():
-                raise EmatError("download-failed", f"{url} answered {error.code} {error.reason}") from error
+                reason = " ".join(str(error.reason).split())  # Python's has lines
+                raise EmatError("download-failed", f"{url} answered {error.code} {reason}") from error
             part.unlink()  # 416: the server's file is not longer than our part, so ours is of another file
             continue
+        except ValueError as error:  # what an address cannot have, in this one or where the server sends us
+            raise EmatError("bad-address", f"{url} leads to no address ({error}); check it") from error
         except (OSError, http.client.HTTPException) as error:
-            reason: Exception = error
+            problem: Exception = error
         reached = part.stat().st_size if part.exists() else 0
         failures = 0 if reached > size else failures + 1
         # A failure before the first byte most likely means that there is no network, so trying again is of no use.
         if failures >= ATTEMPTS or reached == 0:
             raise EmatError(
-                "download-failed", f"{url} is out of reach ({getattr(reason, 'reason', None) or reason})"
-            ) from reason
+                "download-failed", f"{url} is out of reach ({getattr(problem, 'reason', None) or problem})"
+            ) from problem
         size = reached
 
 
@@ -465,7 +468,11 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
 
 def _refuse_insecure(url: str, before: str) -> None:
     """Only https, and http where the address before was http too: anybody on the way could change the file."""
-    if urlsplit(url).scheme not in {"https", before}:
+    try:
+        scheme = urlsplit(url).scheme
+    except ValueError as error:
+        raise EmatError("bad-address", f"{url} is no address ({error}); check it") from None
+    if scheme not in {"https", before}:
         raise EmatError(
             "bad-address",
             f"{url} is not fetched: its address does not start with https://, so the file could be changed",

@@ -305,6 +305,23 @@ def test_other_ways_than_http_are_refused_at_the_start_and_when_redirected(
     assert not list(tmp_path.glob("file*"))
 
 
+@pytest.mark.parametrize("address", ["http://[", "http://" + "a" * 99, "http://a b/c"])
+def test_what_is_no_address_is_one_sentence_at_the_start_and_when_redirected(
+    server: Any, tmp_path: Path, address: str
+) -> None:
+    server.moved = address
+    for url in (server.url, address):
+        with raises_code("bad-address|download-failed"):
+            download(url, tmp_path / "file")
+
+
+def test_a_server_that_sends_in_a_circle_is_one_sentence(server: Any, tmp_path: Path) -> None:
+    server.moved = server.url
+    with raises_code("download-failed", "loop") as caught:
+        download(server.url, tmp_path / "file")
+    assert "\n" not in str(caught.value)
+
+
 def test_a_secure_address_never_leads_to_an_insecure_one() -> None:
     def redirected(old: str, new: str) -> Any:
         request = urllib.request.Request(old)
