@@ -1,9 +1,11 @@
 """Journals: what a run has done, kept line by line, so that an interrupted run continues where it stopped."""
 
+import io
 import json
 import os
 import platform
 import time
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -12,14 +14,16 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from emat.errors import EmatError
+from emat.files import open_input
 from emat.outputs import WriteError, write_text, writing
 
 
 class Journal:
     """A file that records what a run has done, so that an interrupted run continues where it stopped.
 
-    The first line is JSON that identifies the run, and each other line is a record. The journal is removed when the run
-    is complete. The journal of another run is replaced, and an incomplete last line is ignored.
+    The first line is JSON that identifies the run, and each other line is a record with its checksum. The journal is
+    removed when the run is complete. The journal of another run is replaced. Lines that are incomplete or damaged are
+    ignored, so that what they recorded is done again.
 
     Only one process at a time can have a journal open, because two that write to one folder would overwrite each
     other's results.
@@ -27,15 +31,16 @@ class Journal:
     Args:
         path: The file.
         run: What identifies the run.
+        unchecked: Whether lines without a checksum count, which earlier versions wrote.
 
     Raises:
         EmatError: The file cannot be written, or another process has it open.
     """
 
-    def __init__(self, path: Path, run: dict[str, Any]) -> None:
-        self._path = path
+    def __init__(self, path: Path, run: dict[str, Any], *, unchecked: bool = False) -> None:
+        self._path, self._unchecked = path, unchecked
         self._lock = _lock(path)
-        kept = _lines_of(path, run) or []
+        kept = _lines_of(path, run, unchecked) or []
         self._is_empty = not kept
         write_text(path, "".join([json.dumps(run) + "\n", *kept]))
         with writing(path):
@@ -44,7 +49,8 @@ class Journal:
     def add(self, record: dict[str, Any]) -> None:
         """Append a record, which is kept even if the process is killed immediately afterwards."""
         try:
-            self._file.write(json.dumps(record, ensure_ascii=False, separators=(",", ":")) + "\n")
+            text = json.dumps(record, ensure_ascii=False, separators=(",", ":"))
+            self._file.write(f"{_checksum(text)} {text}\n")
             self._file.flush()
             self._is_empty = False
         except OSError as error:
@@ -56,7 +62,7 @@ class Journal:
         """Give all records in the order in which they were added."""
         with self._path.open(encoding="utf-8") as file:
             next(file)
-            yield from (json.loads(line) for line in file if _is_record(line))
+            yield from (record for line in file if (record := _record(line, self._unchecked)) is not None)
 
     def leave(self) -> None:
         """Close the journal and keep it for a run that continues; remove it if it is empty."""
@@ -76,26 +82,39 @@ class Journal:
             self._file.close()
 
 
-def read_journal(path: Path, run: Mapping[str, Any]) -> list[dict[str, Any]] | None:
+def read_journal(path: Path, run: Mapping[str, Any], *, unchecked: bool = False) -> list[dict[str, Any]] | None:
     """Return the records in a journal of a run; None if there is no such file or it belongs to another run."""
-    lines = _lines_of(path, run)
-    return None if lines is None else [json.loads(line) for line in lines]
+    lines = _lines_of(path, run, unchecked)
+    return None if lines is None else [record for line in lines if (record := _record(line, unchecked)) is not None]
 
 
-def _lines_of(path: Path, run: Mapping[str, Any]) -> list[str] | None:
+def _lines_of(path: Path, run: Mapping[str, Any], unchecked: bool) -> list[str] | None:
     try:
-        with path.open(encoding="utf-8") as file:
-            return [line for line in file if _is_record(line)] if json.loads(file.readline()) == run else None
-    except (OSError, ValueError):
+        with open_input(path) as content, io.TextIOWrapper(content, encoding="utf-8", errors="replace") as file:
+            is_same = json.loads(file.readline()) == run
+            return [line for line in file if _record(line, unchecked) is not None] if is_same else None
+    except (EmatError, ValueError, RecursionError):
         return None
 
 
-def _is_record(line: str) -> bool:
-    """Whether a line is a record that was written completely, which ends its line."""
+def _record(line: str, unchecked: bool) -> dict[str, Any] | None:
+    """The record in a line; None if the line is incomplete or damaged."""
+    if not line.endswith("\n"):
+        return None
+    checksum, _, text = line.removesuffix("\n").partition(" ")
+    if line.startswith("{") and unchecked:
+        text = line
+    elif checksum != _checksum(text):
+        return None
     try:
-        return line.endswith("\n") and isinstance(json.loads(line), dict)
-    except ValueError:
-        return False
+        record = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def _checksum(text: str) -> str:
+    return f"{zlib.crc32(text.encode(errors='surrogatepass')):08x}"
 
 
 def _lock(journal: Path) -> FileLock:

@@ -256,11 +256,28 @@ def read_results(path: Path) -> dict[str, Any]:
                 raise ValueError(f"{len(rows)} outcomes of {configuration['tasks']} tasks")
         fold_counts(content["cells"], content["outcomes"])
         summaries_of(content)
-    except (KeyError, TypeError, ValueError, IndexError) as error:
+        _check_described(content)
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, ArithmeticError) as error:
+        reason = " ".join(repr(error).split())[:120]
         raise EmatError(
-            "damaged-file", f"{path} is a damaged results file ({error!r}); run the evaluation again"
+            "damaged-file", f"{path} is a damaged results file ({reason}); run the evaluation again"
         ) from None
     return content
+
+
+def _check_described(content: Mapping[str, Any]) -> None:
+    """Check what a report says of the methods; ValueError, KeyError or TypeError if something else is there."""
+    for each in content["methods"].values():
+        named = all(isinstance(each[name], str) for name in ("name", "backbone"))
+        if not named or type(each["image_size"]) is not int or type(each["trained_parameters"]) is not int:
+            raise ValueError(f"the method {each}")
+    if not isinstance(content.get("options", {}), dict):
+        raise TypeError("the options")
+    asked = content.get("thresholds")
+    if asked is None:
+        asked = {"presence": content["threshold"], "mask": content["threshold"]}
+    if asked != OWN_THRESHOLDS and not all(0 <= asked[name] <= 1 for name in ("presence", "mask")):
+        raise ValueError(f"the thresholds {asked}")
 
 
 def machine() -> dict[str, Any]:

@@ -233,7 +233,7 @@ def evaluate(
     limits = limits or default_limits(processes.per_machine)
     header = _header(run)
     done = _read_journals(journal, header)
-    mine = Journal(journal.with_name(f"{journal.name}.{processes.rank}"), header)
+    mine = Journal(journal.with_name(f"{journal.name}.{processes.rank}"), header, unchecked=True)
     before = time.monotonic()
     # Answer the queries of this process, method by method; photos that no later query needs are dropped on the way.
     try:
@@ -333,13 +333,18 @@ def _read_journals(journal: Path, header: Mapping[str, Any]) -> Outcomes:
     outcomes: Outcomes = {}
     for path in _journals(journal):
         for record in _records(path, header):
-            rows = record["outcomes"]
-            outcomes.update((TaskIndex(number, task), TaskOutcome.from_row(row)) for number, task, row in rows)
+            try:
+                rows = [
+                    (TaskIndex(number, task), TaskOutcome.from_row(row)) for number, task, row in record["outcomes"]
+                ]
+                outcomes.update(rows)
+            except (LookupError, TypeError, ValueError, ArithmeticError):
+                raise EmatError("damaged-file", f"{path} is damaged; delete it and evaluate again") from None
     return outcomes
 
 
 def _records(path: Path, header: Mapping[str, Any]) -> list[dict[str, Any]]:
-    records = read_journal(path, header)
+    records = read_journal(path, header, unchecked=True)
     if records is None:
         raise EmatError(
             "other-run",

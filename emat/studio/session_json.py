@@ -5,9 +5,10 @@ maps that the session wrote there itself. A reload, a restart or a closed browse
 """
 
 import json
+import math
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -282,7 +283,7 @@ def load_session(folder: Path, begin: Callable[[], Segmenter], open_file: Callab
             folder.name, str(content["owner"]), folder, open_file(examples) if examples.is_file() else begin()
         )
         session.classes = [StudioClass(str(name), int(number)) for name, number in content["classes"]]
-        session.thresholds = {str(name): float(value) for name, value in content["thresholds"].items()}
+        session.thresholds = _numbers(content["thresholds"])
         session.crisp = content.get("crisp") is not False
         session.saved_version = session.version
         session.next_key = int(content["next_key"])
@@ -292,27 +293,43 @@ def load_session(folder: Path, begin: Callable[[], Segmenter], open_file: Callab
                 draft.edits = session.segmenter.examples_[int(edits)].thumbnail
             session.drafts[draft.key] = draft
         for entry in content["queries"]:
-            query = StudioQuery(int(entry["key"]), _photo_of(session, entry), entry["scores"], entry["peaks"])
-            query.uncertainty = float(entry["uncertainty"])
-            query.crisp_peaks = entry.get("crisp_peaks")
-            query.shares = {str(look): dict(shares) for look, shares in entry.get("shares", {}).items()}
+            scores = None if entry["scores"] is None else _numbers(entry["scores"])
+            query = StudioQuery(int(entry["key"]), _photo_of(session, entry), scores, _numbers(entry["peaks"]))
+            query.uncertainty = _number(entry["uncertainty"])
+            if entry.get("crisp_peaks") is not None:
+                query.crisp_peaks = _numbers(entry["crisp_peaks"])
+            query.shares = {str(look): _numbers(shares) for look, shares in entry.get("shares", {}).items()}
             if entry.get("unsure_at") is not None:
                 x, y = entry["unsure_at"]
-                query.unsure_at = float(x), float(y)
+                query.unsure_at = _number(x), _number(y)
             query.version = session.version if entry["current"] else -1
-            query.corrected = None if entry["corrected"] is None else tuple(entry["corrected"])
+            query.corrected = None if entry["corrected"] is None else tuple(map(str, entry["corrected"]))
             query.whole = entry.get("whole") is not False  # earlier versions took every correction for a whole photo
             session.queries[query.key] = query
-    except (LookupError, TypeError, ValueError, AttributeError):
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError):
         raise _damaged(folder) from None
     return session
+
+
+def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
+    return {str(name): _number(value) for name, value in values.items()}
+
+
+def _number(value: Any) -> float:
+    """Return a number of a session's file; ValueError if it is not finite, which no JSON for a browser may be."""
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(value)
+    return number
 
 
 def saved_sessions(folder: Path, owner: str) -> list[SavedSession]:
     """List the sessions of one owner in a folder of sessions, the last changed first."""
     sessions = []
     for file in folder.glob(f"*/{FILE}"):
-        with suppress(EmatError, KeyError, TypeError, ValueError):  # a damaged one cannot be opened anyway
+        with suppress(
+            EmatError, KeyError, TypeError, ValueError, AttributeError, ArithmeticError
+        ):  # a damaged one cannot be opened anyway
             content = _content(file.parent)
             if content["owner"] == owner:
                 classes = tuple(str(name) for name, _ in content["classes"])

@@ -191,7 +191,7 @@ def read_task_file(path: Path) -> Configuration:
             tasks,
         )
         stated = header["digest"]
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise EmatError(
             "damaged-file", f"{path} is a damaged task file ({error!r}); write it again with emat tasks freeze"
         ) from None
@@ -214,7 +214,7 @@ def _row(task: Task) -> dict[str, Any]:
 def _parse(line: str, path: Path, number: int) -> dict[str, Any]:
     try:
         value = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
         raise EmatError(

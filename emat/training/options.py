@@ -245,7 +245,7 @@ def read_config(path: Path) -> dict[str, Any]:
     yaml = _yaml()
     try:
         content = yaml.safe_load(read_text(path))
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise EmatError(
             "bad-syntax", f"{path} is not YAML ({str(error).splitlines()[0]}); see emat train --print-config"
         ) from None

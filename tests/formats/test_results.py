@@ -206,13 +206,16 @@ def test_a_name_that_is_too_long_or_not_utf8_concerns_its_photo_alone(tmp_path: 
     assert (tmp_path / "masks" / "a.png").is_file()
 
 
-def test_a_damaged_line_of_a_journal_costs_one_photo(tmp_path: Path) -> None:
+@pytest.mark.parametrize("change", ["cut", "other JSON"])
+def test_a_damaged_line_of_a_journal_costs_one_photo(tmp_path: Path, change: str) -> None:
     writer = open_writer("coco", tmp_path, CLASSES)
     for name in ("a.jpg", "b.jpg"):
         writer.write(name, rich_label_map())
     writer.leave()
     lines = (tmp_path / JOURNAL).read_text().splitlines(keepends=True)
-    (tmp_path / JOURNAL).write_text(lines[0] + lines[1][:9] + "\n" + lines[2])
+    damaged = lines[1][:19] + "\n" if change == "cut" else lines[1].replace('"a.jpg"', "[7]")
+    assert damaged != lines[1]
+    (tmp_path / JOURNAL).write_text(lines[0] + damaged + lines[2])
     with open_writer("coco", tmp_path, CLASSES) as writer:
         assert writer.done() == {"b.jpg"}
         writer.write("a.jpg", rich_label_map())

@@ -589,6 +589,299 @@ def studio(chance: random.Random, folder: Path) -> bytes:
     return body
 
 
+_videos: dict[str, bytes] = {}
+
+
+def videos(chance: random.Random, folder: Path) -> bytes:
+    """Videos: every frame is read, or refused."""
+    import av
+
+    from emat.images import Reading
+    from emat.images.stacks import open_stack
+
+    suffix = chance.choice((".mp4", ".mov", ".avi", ".mkv", ".webm"))
+    path = folder / f"a{suffix}"
+    if suffix not in _videos:
+        with av.open(str(path), "w") as container:
+            stream = container.add_stream("vp8" if suffix == ".webm" else "mpeg4", rate=10)
+            stream.width, stream.height, stream.pix_fmt = 48, 32, "yuv420p"
+            for number in range(4):
+                shown = np.full((32, 48, 3), 60 * number, np.uint8)
+                container.mux(stream.encode(av.VideoFrame.from_ndarray(shown, format="rgb24")))
+            container.mux(stream.encode())
+        _videos[suffix] = path.read_bytes()
+    content = damaged(_videos[suffix], chance)
+    if chance.random() < 0.1:  # the content of another container
+        content = chance.choice([*_videos.values(), an_image(chance), b"#EXTM3U\n/etc/passwd\n"])
+    path.write_bytes(content)
+
+    def read() -> None:
+        stack = open_stack(path, Reading(max_pixels=10**6))
+        assert stack is not None
+        for plane in stack.planes("none")[:6]:
+            quietly(partial(stack.values, plane, "none"))
+
+    quietly(read)
+    return content
+
+
+def voc(chance: random.Random, folder: Path) -> bytes:
+    """Trees of PASCAL VOC: lists of names, masks apart from photos, names that clash."""
+    import shutil
+
+    from emat.datasets.checking import inspect_all, report
+
+    root = folder / "VOC"
+    shutil.rmtree(root, ignore_errors=True)
+    photos_in, masks_in, lists_in = (
+        "JPEGImages",
+        chance.choice(("SegmentationClass", "SegmentationClassAug")),
+        "ImageSets",
+    )
+    names = ["a", "b", chance.choice(("A", "a.b", "x" * 200, "ü", "a b", "-"))]
+    for number, name in enumerate(names):
+        for part, suffix in ((photos_in, ".jpg"), (masks_in, ".png")):
+            (root / part).mkdir(parents=True, exist_ok=True)
+            buffer = io.BytesIO()
+            shown = Image.fromarray(np.full((9, 8), number * 99, np.uint8))
+            shown.save(buffer, "JPEG" if suffix == ".jpg" else "PNG")
+            content = buffer.getvalue() if chance.random() < 0.8 else damaged(an_image(chance), chance)
+            if chance.random() < 0.95:
+                (root / part / f"{name}{suffix}").write_bytes(content)
+    (root / lists_in / "Segmentation").mkdir(parents=True)
+    words = [chance.choice((*names, "../a", "/etc/passwd", "a\0b", "x" * 5000, "")) for _ in range(5)]
+    text = chance.choice(("\n", " 1\n", "\r\n", "\t")).join(words).encode()
+    (root / lists_in / "Segmentation" / "train.txt").write_bytes(
+        damaged(text, chance) if chance.random() < 0.3 else text
+    )
+    if chance.random() < 0.3:
+        (root / "classes.txt").write_bytes(damaged(b"0 background\n1 cat\n255 void\n", chance))
+    apart = root / masks_in if chance.random() < 0.3 else None
+
+    def read() -> None:
+        dataset = open_dataset(root / photos_in if apart else root, masks=apart)
+        json.dumps(repr(report(dataset, inspect_all(dataset))))
+        for name in dataset.names:
+            quietly(partial(dataset.mask, name))
+
+    quietly(read)
+    return text
+
+
+def measured(chance: random.Random, folder: Path) -> bytes:
+    """Values of mask images that are measured: classes, numbers of objects, colours, deep and signed numbers."""
+    import shutil
+
+    import tifffile
+
+    from emat.measure.mask_files import MaskFiles
+    from emat.measure.measuring import MeasureOptions, measure
+    from emat.measure.scene import Filters
+    from emat.measure.units import Scale
+
+    root = folder / "masks"
+    shutil.rmtree(root, ignore_errors=True)
+    root.mkdir()
+    size = (chance.randint(1, 20), chance.randint(1, 20))
+    kind = chance.choice(("uint8", "uint16", "int16", "int32", "uint32", "float32", "image", "empty"))
+    path = root / chance.choice(("a.png", "a.tif", "a_mask.png", "a_cp_masks.tif", "a.bmp", "a.gif"))
+    values: Any = np.zeros(size, np.uint8)
+    if kind == "image":
+        path.write_bytes(damaged(an_image(chance), chance) if chance.random() < 0.3 else an_image(chance))
+    elif kind != "empty":
+        most = chance.choice((1, 2, 3, 254, 255, 256, 65535, 2**31 - 1, 2**32 - 1))
+        random_values = np.random.default_rng(chance.randrange(2**32)).integers(-(most // 9), most + 1, size)
+        blocks = np.kron(random_values[:2, :2], np.ones((12, 12), np.int64))[: size[0], : size[1]]
+        values = (blocks if chance.random() < 0.7 else random_values).astype(kind)
+        if kind == "float32" and chance.random() < 0.5:
+            values.flat[0] = chance.choice((math.nan, math.inf, -math.inf))
+        try:
+            Image.fromarray(values).save(path)
+        except (OSError, TypeError, ValueError):  # a type that the format does not have
+            path = path.with_suffix(".tif")
+            tifffile.imwrite(path, values, photometric="minisblack")
+    if chance.random() < 0.5:
+        (root / "classes.txt").write_text(chance.choice(("cat\ndog\n", "1 cat\n", "", "cat\ncat\n", "x\n" * 70000)))
+    shape = np.zeros(size, np.uint8).shape if chance.random() < 0.9 else (7, 7)
+    photo = np.random.default_rng(0).integers(0, 255, (*shape, 3)).astype(np.uint8)
+    options = MeasureOptions(
+        chance.choice((("size",), ("size", "shape", "skeleton", "intensity", "texture"))),
+        chance.choice((None, Scale(0.5, "mm", "ruler"))),
+        filters=Filters(None, chance.choice(("keep", "drop")), chance.random() < 0.5),
+    )
+
+    def read() -> None:
+        masks = MaskFiles(root, chance.choice((None, "classes", "objects")))
+        masks.belong_to(["a.jpg"])
+        scene = masks.scene("a.jpg", photo, chance.choice(("split", "together")))
+        found = measure(scene, options)
+        for name in ("objects", "photos"):
+            json.dumps(found.table(name), allow_nan=False)
+        quietly(partial(masks.region, "a.jpg"))
+
+    quietly(read)
+    return path.read_bytes() if path.is_file() else b""
+
+
+_results: list[Any] = []
+
+
+def results(chance: random.Random, folder: Path) -> bytes:
+    """Files that `emat report`, `emat eval --tasks` and `emat tasks` read: results, tasks and fold lists."""
+    import pickle
+
+    from emat.cli import main
+    from emat.datasets.fold_lists import fold_lists_in, read_fold_list, read_folds
+    from emat.tasks.task import read_task_file
+
+    if not _results:
+        make_set(folder / "good")
+        said = ["--data", str(folder / "good"), "--folds", "2"]
+        for line in (
+            ["eval", *said, "--method", "prototype", "--tasks", "2", "--device", "cpu", "-o", str(folder / "r.json")],
+            ["tasks", "freeze", *said, "--fold", "0", "--tasks", "3", "-o", str(folder / "t.jsonl")],
+        ):
+            with suppress(SystemExit):
+                main(line)
+        lines = (folder / "t.jsonl").read_text().splitlines()
+        _results.extend((json.loads((folder / "r.json").read_text()), [json.loads(line) for line in lines]))
+    kind = chance.randrange(3)
+    if kind == 0:
+        text = _json(_results[0], chance)
+        (folder / "x.json").write_bytes(text)
+        words = ["report", str(folder / "x.json"), *chance.choice(([], ["-o", str(folder / "t.csv")], ["-o", "t.tex"]))]
+        run_line([*words, "--overwrite"])
+    elif kind == 1:
+        text = b"\n".join(
+            _json(line, chance) if chance.random() < 0.3 else json.dumps(line).encode() for line in _results[1]
+        )
+        (folder / "x.jsonl").write_bytes(text)
+        quietly(lambda: read_task_file(folder / "x.jsonl"))
+    else:
+        path = folder / "pascal" / "val" / chance.choice(("fold0.txt", "fold0.pkl", "fold0.list"))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        entries = [chance.choice(("2007_000032__01", "a__1", "a__0", "__", "a__" + "9" * 5000, "../x__1"))] * 3
+        header = ["# emat fold list", "# dataset: pascal", "# fold: 0", "# split: val", "# classes: 1", "# counts: 1"]
+        listed = altered({0: ["a", "b"], 1: ["c"]}, chance)
+        text = {
+            ".txt": "\n".join(entries).encode(),
+            ".pkl": pickle.dumps(listed, chance.choice((0, 2, 4))),
+            ".list": "\n".join([*header, "# sha256: 0", "a\t1", *entries]).encode(),
+        }[path.suffix]
+        text = damaged(text, chance) if chance.random() < 0.5 else text
+        path.write_bytes(text)
+        quietly(lambda: read_fold_list(path))
+        quietly(lambda: fold_lists_in(folder / "pascal"))
+        quietly(lambda: read_folds(path, ["cat", "dog"]))
+        path.unlink()
+    return text
+
+
+def settings(chance: random.Random, folder: Path) -> bytes:
+    """Options of a training in YAML, and the records that commands leave in folders to go on from."""
+    from emat.formats.writing import open_writer
+    from emat.training.options import TrainingOptions, as_plain, config_text, from_plain, read_config
+
+    path = folder / "train.yaml"
+    if chance.random() < 0.5:
+        plain: Any = as_plain(TrainingOptions(data=(Path("x"),)))
+        text = json.dumps(altered(plain, chance)).encode()
+        text = chance.choice(
+            (text, b"a: &a [*a]\n" + text, b"? " * 3000, b"!!python/object:os.system x", b"&a [" * 900)
+        )
+        path.write_bytes(damaged(text, chance) if chance.random() < 0.2 else text)
+        quietly(lambda: config_text(from_plain(read_config(path))))
+        return text
+    out, label_map = folder / "out", np.zeros((4, 4), np.uint8)
+    for name in ("a.png", "b.png"):  # begun, as if it was killed
+        with suppress(KeyboardInterrupt), open_writer("png,coco", out, ["cat"], run="1") as writer:
+            writer.done(lambda _: "state")
+            writer.write(name, label_map, None, None, None, {}, "state")
+            raise KeyboardInterrupt
+    hidden = [path for path in out.iterdir() if path.name.startswith(".emat-") and path.is_file()]
+    path = chance.choice(sorted(hidden))
+    lines = path.read_bytes().splitlines()
+    lines = [_json(_parsed(line), chance) if chance.random() < 0.5 and line else line for line in lines]
+    text = b"\n".join(lines) + chance.choice((b"\n", b""))
+    path.write_bytes(damaged(text, chance) if chance.random() < 0.3 else text)
+
+    def go_on() -> None:
+        with open_writer("png,coco", out, ["cat"], run="1") as writer:
+            writer.done(lambda _: "state")
+            writer.write("c.png", label_map, None, None, None, {}, "state")
+
+    quietly(go_on)
+    return text
+
+
+def _parsed(line: bytes) -> Any:
+    """The JSON of a line, which may have a checksum before it."""
+    return json.loads(line if line[:1] in b"{[" else line.partition(b" ")[2])
+
+
+_saved: list[Any] = []
+
+
+def sessions(chance: random.Random, folder: Path) -> bytes:
+    """Sessions that the studio keeps: one that is damaged is refused, or all of it can be shown."""
+    import shutil
+
+    from emat.inference.segmenter import Segmenter
+    from emat.studio import examples
+    from emat.studio.session import Session
+    from emat.studio.session_json import FILE, load_session, save_examples, save_session, saved_sessions, state
+    from tests.inference.colour_method import ColourMethod
+
+    kept, good = folder / "sessions", folder / "good"
+    if not _saved:
+        session = Session("s", "me", good / "s", Segmenter(ColourMethod()))
+        examples.add_classes(session, "cat, dog")
+        for name in ("a.png", "b.png"):
+            picture = io.BytesIO()
+            Image.fromarray(np.full((9, 8, 3), 99, np.uint8)).save(picture, "PNG")
+            examples.add_photo(session, picture.getvalue(), name)
+        save_session(session)
+        save_examples(session)
+        _saved.append(json.loads((good / "s" / FILE).read_text()))
+    shutil.rmtree(kept, ignore_errors=True)
+    shutil.copytree(good, kept)
+    text = _json(_saved[0], chance)
+    (kept / "s" / FILE).write_bytes(text)
+    saved_sessions(kept, "me")
+
+    def show() -> None:
+        session = load_session(kept / "s", lambda: Segmenter(ColourMethod()), lambda path: Segmenter.load(path))
+        json.dumps(state(session), allow_nan=False)
+
+    quietly(show)
+    return text
+
+
+def make_set(root: Path) -> None:
+    """A small data set of kind `folder`."""
+    for part in ("images", "masks"):
+        (root / part).mkdir(parents=True)
+    (root / "classes.txt").write_text("cat\ndog\n")
+    for number in range(4):
+        mask = np.zeros((20, 30), np.uint8)
+        mask[2:10, 2:15], mask[12:18, 10:25] = 1, 2
+        Image.fromarray(mask).save(root / "masks" / f"{number}.png")
+        Image.fromarray(np.repeat(mask[..., None] * 99, 3, axis=2)).save(root / "images" / f"{number}.png")
+
+
+def run_line(line: list[str]) -> None:
+    """Run a command line; it may end with 0, or with 2 and a sentence."""
+    from emat.cli import main
+
+    code: object = 0
+    try:
+        main(line)
+    except SystemExit as ended:
+        code = ended.code
+    if code not in (None, 0, 2):
+        raise AssertionError(f"{line} ended with {code}")
+
+
 def quietly(read: Callable[[], object]) -> None:
     """Read something. An error of one line is allowed."""
     from emat.errors import EmatError
@@ -600,7 +893,7 @@ def quietly(read: Callable[[], object]) -> None:
             raise AssertionError(f"an error is one line, not {str(error)!r}") from None
 
 
-KINDS: dict[str, Kind] = {
-    kind.__name__: kind
-    for kind in (photos, coco, labelme, yolo, archives, stacks, weights, arguments, fitted, requests, hub, studio)
-}
+_INPUTS = (photos, coco, labelme, yolo, voc, archives, stacks, videos, measured)
+_OWN_FILES = (weights, fitted, results, settings, sessions)
+_DOORS = (arguments, requests, hub, studio)
+KINDS: dict[str, Kind] = {kind.__name__: kind for kind in (*_INPUTS, *_OWN_FILES, *_DOORS)}

@@ -24,7 +24,18 @@ SECONDS = 10  # of processor time for one case
 PATIENCE = 240  # seconds for one case, including waiting on a machine that is very busy
 MEMORY = 2 << 30  # bytes of data
 SHORT, LONG = 60, 4000  # cases of each kind
-FEWER = {"weights": 4, "arguments": 4, "fitted": 20, "requests": 2, "hub": 10, "studio": 4}  # these take longer
+FEWER = {
+    "weights": 4,
+    "arguments": 4,
+    "fitted": 20,
+    "requests": 2,
+    "hub": 10,
+    "studio": 4,
+    "videos": 4,
+    "measured": 2,
+    "results": 2,
+    "sessions": 2,
+}  # these take longer
 
 
 def work(kind: str, seed: int, cases: int) -> int:
