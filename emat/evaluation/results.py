@@ -50,7 +50,15 @@ class Conditions(NamedTuple):
     def of(cls, configuration: Mapping[str, Any]) -> "Conditions":
         """Return the conditions of a configuration in a results file."""
         fields = {**configuration["protocol"], "dataset": configuration["dataset"], "split": configuration["split"]}
-        return cls(**{name: fields[name] for name in cls._fields})
+        return cls.checked({name: fields[name] for name in cls._fields})
+
+    @classmethod
+    def checked(cls, fields: Mapping[str, Any]) -> "Conditions":
+        """Return the conditions with these fields; KeyError, TypeError or ValueError if one is of another kind."""
+        for name, kind in cls.__annotations__.items():
+            if not isinstance(fields[name], kind) or isinstance(fields[name], bool) != (kind is bool):
+                raise ValueError(f"{name} {fields[name]!r}")
+        return cls(**fields)
 
 
 FoldCounts: TypeAlias = tuple[int, list[ScoreCounts]]  # a fold, and the counts of each of its tasks
@@ -215,7 +223,7 @@ def summaries_of(content: Mapping[str, Any]) -> list[Summary]:
     """Return the summaries in the content of a results file."""
     return [
         Summary(
-            Conditions(**summary["configuration"]),
+            Conditions.checked(summary["configuration"]),
             summary["fold"],
             tuple(summary["folds"]),
             summary["tasks"],
