@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 from emat import Example, Segmenter
 from emat.inference.photos import find_photos
 from emat.measure import MeasureOptions, Scene, measure
-from emat.measure.properties import DEFAULT_GROUPS, measure_line, object_rows, read_groups
+from emat.measure.centre_line import measure_line
+from emat.measure.properties import DEFAULT_GROUPS, object_rows, read_groups
 
 
 def shape_errors() -> dict[str, float]:
@@ -59,11 +60,10 @@ def line_errors() -> dict[str, float]:
         along, across = x * math.cos(angle) + y * math.sin(angle), -x * math.sin(angle) + y * math.cos(angle)
         line = (np.abs(along) <= 150) & (np.abs(across) <= width / 2)
         found, drawn = measure_line(line), float(line.sum()) / 300
-        group = "less than 8 pixels wide" if width < 8 else "8 pixels wide or more"
         errors = {
-            f"{group}: length, %": 100 * (found.length / 300 - 1),
-            f"{group}: mean width, %": 100 * (found.width_mean / drawn - 1),
-            f"{group}: largest width, pixels": found.width_max - drawn,
+            "length, %": 100 * (found.length / 300 - 1),
+            "mean width, %": 100 * (found.width_mean / drawn - 1),
+            "largest width, pixels": found.width_max - drawn,
         }
         worst |= {name: max(worst.get(name, 0.0), abs(error)) for name, error in errors.items()}
     return worst

@@ -23,6 +23,7 @@ from emat.images import Reading
 from emat.images.photos import DESCRIPTION_TAG
 from emat.images.sources import PHOTO_FORMATS, TIFF_STARTS, identify, open_image, split_page
 from emat.images.stacks import ZARR_SUFFIX, ome_facts, open_stack
+from emat.measure.convex_hull import hull_of
 from emat.measure.scene import Scene, on_border
 
 METRES = {"nm": 1e-9, "um": 1e-6, "mm": 1e-3, "cm": 1e-2, "m": 1.0, "km": 1e3}
@@ -222,8 +223,6 @@ class ScaleObject:
         Raises:
             EmatError: The object is missing, cut off, not round, or there are several of different sizes.
         """
-        from emat.measure.properties import hull_of  # it needs scales
-
         labels = scene.objects[scene.check_class(self.name)]
         areas = np.bincount(labels.ravel())
         areas[0] = 0

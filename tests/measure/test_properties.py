@@ -12,13 +12,12 @@ from emat.measure.properties import (
     ALWAYS,
     MEASURED,
     column_of,
-    hull_of,
     object_rows,
     photo_rows,
     read_groups,
 )
 from emat.refine.objects import split_touching
-from tests.measure.shapes import Mask, bar, disc, ring, row_of, scene_of
+from tests.measure.shapes import bar, disc, ring, row_of, scene_of
 from tests.raises import raises_code
 
 ONE_PERCENT = 0.01
@@ -64,45 +63,6 @@ def test_a_bar_has_its_length_width_and_direction(degrees: float) -> None:
     assert row["orientation"] == pytest.approx(degrees, abs=0.5)
 
 
-@pytest.mark.parametrize("degrees", [0, 13, 22.5, 70, 90])
-@pytest.mark.parametrize("width", [1, 2, 3, 7, 8, 20, 41])
-def test_a_line_has_its_length_and_width_at_any_angle(width: int, degrees: float) -> None:
-    mask = bar(300, width, degrees)
-    row = row_of(mask, "skeleton")
-    drawn = mask.sum() / 300  # the width that is left of it on a grid of pixels
-    assert row["skeleton_length"] == close(300)
-    assert row["width_mean"] == pytest.approx(drawn, rel=ONE_PERCENT, abs=0.03)
-    assert drawn - 0.1 <= float(row["width_max"] or 0) <= max(1.2 * drawn, drawn + 0.5)
-    assert row["branch_points"] == 0
-
-
-def test_a_width_does_not_depend_on_where_the_centre_line_lies() -> None:
-    mask = bar(300, 15, -5)  # its skeleton is a pixel beside the middle for a third of its length
-    assert row_of(mask, "skeleton")["width_mean"] == close(mask.sum() / 300)
-
-
-def test_the_centre_line_of_a_ring_is_a_circle() -> None:
-    row = row_of(ring(95, 105), "skeleton")
-    assert row["skeleton_length"] == close(2 * math.pi * 100)
-    assert row["width_mean"] == close(10)
-
-
-def test_a_wedge_is_widest_at_its_wide_end() -> None:
-    y, x = np.mgrid[:200, :500]
-    wedge = (np.abs(y - 100) <= 2 + (x - 50) / 20) & (x >= 50) & (x < 450)
-    row = row_of(wedge, "skeleton")
-    assert row["width_max"] == pytest.approx(2 * (2 + 400 / 20), rel=0.1)
-    assert row["width_mean"] == pytest.approx(2 * (2 + 200 / 20), rel=0.1)
-
-
-@pytest.mark.parametrize(("arms", "branches"), [((0,), 0), ((0, 90), 1), ((20, 110), 1)])
-def test_branch_points_are_counted_once(arms: tuple[float, ...], branches: int) -> None:
-    mask = np.any([bar(300, 8, degrees) for degrees in arms], axis=0)
-    row = row_of(mask, "skeleton")
-    assert row["branch_points"] == branches
-    assert row["skeleton_length"] == close(300 * len(arms))
-
-
 @pytest.mark.parametrize("side", [1, 2, 5, 40])
 def test_blobs_and_single_pixels_have_a_width_too(side: int) -> None:
     mask = np.zeros((60, 60), bool)
@@ -129,10 +89,6 @@ def test_numbers_are_those_of_scikit_image() -> None:
         assert row["euler_number"] == region.euler_number
         assert row["feret_max"] == pytest.approx(region.feret_diameter_max)
         assert row["solidity"] == pytest.approx(region.solidity)
-
-
-def test_a_hull_does_not_depend_on_the_inside() -> None:
-    assert hull_of(ring(30, 60)) == hull_of(disc(60))
 
 
 def test_intensities_are_those_of_the_original_values() -> None:
@@ -206,11 +162,3 @@ def test_every_column_has_a_meaning() -> None:
 def test_a_group_that_does_not_exist_is_named() -> None:
     with raises_code("unknown-choice", "'colour'", "size, shape"):
         read_groups("size,colour")
-
-
-@pytest.mark.parametrize("mask", [disc(10), disc(40), np.pad(np.ones((20, 20), bool), 30)])
-def test_the_hull_does_not_depend_on_where_an_object_lies(mask: Mask) -> None:
-    rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
-    cut = hull_of(mask[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1])
-    whole = hull_of(mask)
-    assert (whole.area, whole.longest, whole.shortest) == pytest.approx((cut.area, cut.longest, cut.shortest))
