@@ -28,11 +28,11 @@ from emat.files import file_sha256, folder_sha256, inner_name, without_suffix
 from emat.formats.results import ResultWriter
 from emat.formats.writing import WRITERS, WriteOptions, open_writer, read_formats
 from emat.images import Pixels, Reading, photo_size
-from emat.images.slides import Slide
+from emat.images.slides import Slide, StackSlide, is_slide, open_slide
 from emat.images.sources import split_page
 from emat.images.stacks import Stack, open_stack
 from emat.inference.photos import PhotoFile, find_photos, photo_state, read_ahead
-from emat.inference.slides import SlidePart, SlidePrediction, is_slide, predict_slide
+from emat.inference.slides import SlidePart, SlidePrediction, predict_slide
 from emat.inference.tiles import Tiles
 from emat.measure.exports import FORMATS as EXPORTS
 from emat.measure.exports import open_geojson, open_rois, write_export
@@ -306,12 +306,8 @@ class _Predicted(_Source):
             prediction = prediction.with_all_objects()
         return Scene.of_prediction(prediction, name, source=self._path.name, touching=self._touching)
 
-    def tiles(self, path: Path) -> Tiles:
-        """Return into how many windows a photo is cut because it is too large; None if it is not, or may not be cut."""
-        return self.fitted.tiles_ if is_slide(path, self.reading) else None
-
     def slide(
-        self, name: str, slide: Slide, options: MeasureOptions, scale: Scale | None
+        self, name: str, slide: Slide | StackSlide, options: MeasureOptions, scale: Scale | None
     ) -> tuple[SlideMeasurement, SlidePrediction]:
         """Begin the measurement of a slide."""
         measurement = SlideMeasurement(
@@ -320,7 +316,7 @@ class _Predicted(_Source):
         return measurement, SlidePrediction(self.classes, slide.size)
 
     def bands(
-        self, slide: Slide, answer: SlidePrediction, tiles: Tiles, watch: Callable[[SlidePart], None]
+        self, slide: Slide | StackSlide, answer: SlidePrediction, tiles: Tiles, watch: Callable[[SlidePart], None]
     ) -> Iterator[Pixels]:
         """Predict a slide band by band, and show every part to `watch`."""
         return predict_slide(self.fitted, slide, tiles, answer, watch, self._all_objects)
@@ -424,10 +420,16 @@ class _Run:
     def photos(self, photos: Sequence[PhotoFile], writer: ResultWriter) -> Iterator[tuple[str, EmatError]]:
         """Measure one photo after the other; yields those that could not be, with the reason."""
         reading = self.source.reading
-        stacks = {photo.name: _stack(photo.path, reading) for photo in photos}
-        ahead = read_ahead((photo.path for photo in photos if stacks[photo.name] is None), reading=reading)
+        tiled = isinstance(self.source, _Predicted) and self.source.fitted.tiles_ is not None
+        slides = {photo.name for photo in photos if tiled and is_slide(photo.path, reading)}
+        stacks = {photo.name: _stack(photo.path, reading) for photo in photos if photo.name not in slides}
+        plain = (photo.path for photo in photos if photo.name in stacks and stacks[photo.name] is None)
+        ahead = read_ahead(plain, reading=reading)
         for photo in follow(photos, len(photos), "photos measured"):
             try:
+                if photo.name in slides and isinstance(self.source, _Predicted):
+                    self._slide(photo, self.source, writer)
+                    continue
                 stack = stacks[photo.name]
                 if isinstance(stack, EmatError):
                     raise stack
@@ -435,9 +437,6 @@ class _Run:
                     self._stack(photo, stack, writer)
                     continue
                 read = next(ahead)
-                if read.pixels is None and isinstance(self.source, _Predicted) and self.source.tiles(photo.path):
-                    self._slide(photo, self.source, writer)
-                    continue
                 if read.pixels is None:
                     raise read.problem or EmatError("photo-not-read", f"{photo.path} was not read")
                 self._photo(photo, read.pixels, writer)
@@ -455,7 +454,7 @@ class _Run:
         self._measure(name, scene, photo, writer)
 
     def _slide(self, photo: PhotoFile, source: _Predicted, writer: ResultWriter) -> None:
-        """Measure a TIFF that is too large for the memory, window by window."""
+        """Measure a photo that is too large for the memory, window by window."""
         name = inner_name(photo.name)
         holes = self.options.filters.fill_holes  # which may lie in parts that show nothing of their object
         refused: dict[str, object] = {
@@ -474,7 +473,7 @@ class _Run:
         ground = ground_of(photo.path)
         locate, crs = (None, None) if ground is None else (ground.locate, ground.crs)
         openers = {"rois": open_rois, "geojson": lambda path: open_geojson(path, locate, crs)}
-        with Slide(photo.path, source.reading) as slide, ExitStack() as files:
+        with open_slide(photo.path, source.reading) as slide, ExitStack() as files:
             adds = [
                 files.enter_context(openers[format](self._exports(name)[format]))
                 for format in self.formats
@@ -501,10 +500,10 @@ class _Run:
                     "objects": waiting,
                     "photos": [[json.dumps(row)] for row in photos],
                     "picture": [[place_of(photos[0]), picture.address()]],
-                    "hash": [[name, file_sha256(split_page(photo.path)[0])]],
+                    "hash": [[name, content_of(split_page(photo.path)[0])]],
                 }
 
-            bands = source.bands(slide, answer, source.tiles(photo.path), watch)
+            bands = source.bands(slide, answer, source.fitted.tiles_, watch)
             writer.write_bands(name, slide.size, bands, rows)
 
     def _stack(self, photo: PhotoFile, stack: Stack, writer: ResultWriter) -> None:
@@ -581,7 +580,7 @@ def content_of(path: Path) -> str:
 
 
 def _stack(path: Path, reading: Reading) -> Stack | EmatError | None:
-    """The stack at a path, None for a plain photo, or what is wrong with it."""
+    """The stack at a path, None for a plain photo or a slide, or what is wrong with it."""
     try:
         return open_stack(path, reading)
     except EmatError as problem:

@@ -20,14 +20,14 @@ from emat.errors import EmatError
 from emat.files import file_sha256, inner_name, without_suffix
 from emat.formats.results import ObjectTable, PixelSize, ResultTable, ResultWriter
 from emat.formats.writing import WITH_OBJECTS, WRITERS, WriteOptions, open_writer, read_formats
-from emat.images.slides import Slide
+from emat.images.slides import is_slide, open_slide
 from emat.images.sources import split_page
 from emat.images.stacks import open_stack
 from emat.images.videos import VIDEO_SUFFIXES
 from emat.inference.photos import PhotoFile, find_photos, photo_state, read_ahead
 from emat.inference.prediction import Prediction, ScoreTable
 from emat.inference.segmenter import Segmenter
-from emat.inference.slides import SeamJoiner, SlidePart, SlidePrediction, is_slide, predict_slide, slide_objects
+from emat.inference.slides import SeamJoiner, SlidePart, SlidePrediction, predict_slide, slide_objects
 from emat.measure.scene import numbered
 from emat.measure.tracks import Tracks
 from emat.outputs import WriteError, claim_file, claim_folder
@@ -283,10 +283,10 @@ class _Run:
         self.writer.write(name, prediction.label_map, prediction.photo, photo, apart, rows, state)
 
     def _slide(self, path: Path, name: str, state: str | None) -> None:
-        """Predict a TIFF that is too large for the memory, window by window."""
+        """Predict a slide that is too large for the memory, window by window."""
         table = self.objects
         counted = () if table is None else self.fitted.classes_  # the classes whose objects are in the table
-        with Slide(path, self.fitted.reading) as slide:
+        with open_slide(path, self.fitted.reading) as slide:
             answer = SlidePrediction(self.fitted.classes_, slide.size)
             joiners = {class_name: SeamJoiner([class_name], slide.size) for class_name in counted}
             counts = dict.fromkeys(joiners, 0)

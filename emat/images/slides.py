@@ -1,9 +1,10 @@
-"""Windows of TIFF files that are too large for the memory, such as whole slides of a microscope.
+"""Windows of files that are too large for the memory, such as whole slides of a microscope.
 
 Only the tiles or strips that a window touches are decoded. This needs tifffile (the extra `science`), because
-Pillow decodes a page as a whole.
+Pillow decodes a page as a whole. A slide is a page of a TIFF (`Slide`), or has channels (`StackSlide`).
 """
 
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any
@@ -14,9 +15,11 @@ from PIL import Image
 
 from emat.errors import EmatError, needs_extra
 from emat.images.photos import DEFAULT_READING, Reading, scaled, to_rgb
-from emat.images.sources import Pixels, pages, refuse_missing, split_page
+from emat.images.sources import PHOTO_FORMATS, TIFF_SUFFIXES, Pixels, open_image, pages, refuse_missing, split_page
+from emat.images.stacks import LARGEST_PIECE, Stack, open_stack
 
-LARGEST_PIECE = 1 << 28  # bytes of one decoded tile or strip
+ANY_SIZE = 1 << 62  # pixels
+SAMPLE = 256  # pixels a side of what is sampled of a slide with channels
 SAMPLED = 64  # pieces from which the stretch of the whole slide is estimated
 MIN_IS_WHITE = 0
 
@@ -72,9 +75,14 @@ class Slide:
         return self.read(0, 0, *self.size)
 
     @property
-    def is_deep(self) -> bool:
-        """Whether its values have more than 8 bits, of which a photo shows 8."""
+    def has_values(self) -> bool:
+        """Whether there is more in it than the photo shows: more than 8 bits."""
         return self._limits is not None
+
+    @property
+    def channels(self) -> tuple[str, ...]:
+        """The names of its channels, if it names them: colours have no other name."""
+        return ()
 
     def values(self, top: int = 0, left: int = 0, height: int | None = None, width: int | None = None) -> NDArray[Any]:
         """Return the values of a window as they are stored, (height, width, samples); by default of the whole page.
@@ -172,6 +180,73 @@ class Slide:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._file.close()
+
+
+class StackSlide:
+    """A slide with channels, as OME-TIFF, ImageJ's TIFF or OME-Zarr. It is used as a `Slide`.
+
+    Args:
+        path: The file or folder.
+        reading: Which channels the photo shows; its limit of pixels does not count here.
+
+    Raises:
+        EmatError: It has several planes, or a channel does not exist.
+    """
+
+    has_values = True
+
+    def __init__(self, path: Path, stack: Stack, reading: Reading = DEFAULT_READING) -> None:
+        self._stack, self._reading = stack, reading
+        self._plane = stack.only_plane(reading.project)
+        self.channels, self.size = stack.channels, stack.shape[3:]
+        parts = [self.values(top, left, SAMPLE, SAMPLE)[::4, ::4] for top, left in _spread(self.size)]
+        samples = np.concatenate([part.reshape(-1, part.shape[2]) for part in parts])  # (n, channels)
+        self._limits = stack.limits(samples, reading)
+
+    def read(self, top: int, left: int, height: int, width: int) -> Pixels:
+        """Return a window as a photo (height, width, 3), or with more channels as `read_channels` gives it."""
+        return self._stack.photo(self.values(top, left, height, width), self._reading, self._limits)
+
+    def values(self, top: int, left: int, height: int, width: int) -> NDArray[Any]:
+        """Return the values of a window as they are stored, (height, width, channels)."""
+        window = slice(top, top + height), slice(left, left + width)
+        return self._stack.values(self._plane, self._reading.project, window)
+
+    def __enter__(self) -> "StackSlide":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing is open between windows."""
+
+
+def open_slide(path: Path, reading: Reading = DEFAULT_READING) -> Slide | StackSlide:
+    """Open a slide, with channels or without.
+
+    Raises:
+        EmatError: As `Slide` and `StackSlide`.
+    """
+    stack = open_stack(path, replace(reading, max_pixels=ANY_SIZE))
+    return Slide(path, reading) if stack is None else StackSlide(path, stack, reading)
+
+
+def is_slide(path: Path, reading: Reading) -> bool:
+    """Whether a file has more pixels than `reading` allows, and can be read window by window."""
+    try:
+        stack = open_stack(path, replace(reading, max_pixels=ANY_SIZE))
+        if stack is not None:
+            return len(stack.planes(reading.project)) == 1 and stack.shape[3] * stack.shape[4] > reading.max_pixels
+        if split_page(path)[0].suffix.lower() not in TIFF_SUFFIXES:
+            return False
+        with open_image(path, PHOTO_FORMATS, ANY_SIZE, str(path)) as image:
+            return image.format == "TIFF" and image.width * image.height > reading.max_pixels
+    except EmatError:
+        return False
+
+
+def _spread(size: tuple[int, int]) -> list[tuple[int, int]]:
+    """Return the corners of a few samples that are spread over a slide of a size (H, W)."""
+    tops, lefts = (np.linspace(0, max(0, side - SAMPLE), round(SAMPLED**0.5), dtype=int) for side in size)
+    return sorted({(top, left) for top in tops.tolist() for left in lefts.tolist()})
 
 
 def _paste(window: NDArray[Any], piece: NDArray[Any], corner: tuple[int, int], channels: slice) -> None:

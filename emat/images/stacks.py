@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeAlias
 from xml.etree import ElementTree
 
 import numpy as np
@@ -36,7 +36,12 @@ AXES = "TCZYX"
 MOST_PLANES = 100_000
 MOST_CHANNELS = 4096  # hyperspectral cameras have hundreds
 MOST_CHANNELS_FULL = 16  # of the largest size that is read
+LARGEST_PIECE = 1 << 28  # bytes of one decoded tile or strip, of which a window is put together
+ALL_PIXELS = (slice(None), slice(None))
 COLOUR_OF_TWO = (0, 1, 0)  # magenta and green, which everybody can tell apart
+
+Window: TypeAlias = tuple[slice, slice]  # rows and columns
+Limits: TypeAlias = Sequence[tuple[float, float]]  # what becomes 0 and 255
 
 
 @dataclass(frozen=True)
@@ -67,7 +72,7 @@ class Stack:
     shape: tuple[int, int, int, int, int]
     channels: tuple[str, ...]
     pixel: tuple[float, float, str] | None
-    _read: Callable[[int, int], NDArray[Any]]  # of t and z: (Y, X, C)
+    _read: Callable[[int, int, Window], NDArray[Any]]  # of t, z, rows and columns: (Y, X, C)
 
     def planes(self, project: str) -> list[Plane]:
         """Return the planes, after the depths are projected by "max" or "mean", or kept ("none")."""
@@ -91,8 +96,13 @@ class Stack:
             )
         return planes[0]
 
-    def values(self, plane: Plane, project: str) -> NDArray[Any]:
+    def values(self, plane: Plane, project: str, window: Window = ALL_PIXELS) -> NDArray[Any]:
         """Return the original values of a plane, (H, W, C); a mean is rounded to the type of the values.
+
+        Args:
+            plane: The plane.
+            project: What becomes of its depths.
+            window: Its rows and columns that are read; without it, all of them.
 
         Raises:
             EmatError: The file is damaged.
@@ -100,10 +110,10 @@ class Stack:
         with _damage(self.path):
             t = plane.t or 0
             if plane.z is not None or self.shape[2] == 1:
-                return self._read(t, plane.z or 0)
+                return self._read(t, plane.z or 0, window)
             total: Any = None
             for z in range(self.shape[2]):  # one at a time: a stack may be larger than the memory
-                one = self._read(t, z)
+                one = self._read(t, z, window)
                 if project == "max":
                     total = one if total is None else np.maximum(total, one)
                 else:
@@ -113,23 +123,31 @@ class Stack:
             mean = total / self.shape[2]
             return np.asarray(np.rint(mean).astype(one.dtype) if one.dtype.kind in "ui" else mean.astype(one.dtype))
 
-    def photo(self, values: NDArray[Any], reading: Reading) -> Pixels:
+    def photo(self, values: NDArray[Any], reading: Reading, limits: Limits | None = None) -> Pixels:
         """Return the values of a plane (H, W, C) as a photo: (H, W, 3), or with more channels as `read_channels` says.
+
+        Args:
+            values: The values of all channels.
+            reading: Which channels are chosen, and how they are stretched.
+            limits: What `limits` returns; by default that of the values.
 
         Raises:
             EmatError: There is no such channel.
         """
-        chosen = [values[..., index] for index in self.chosen(reading.channels)]
-        if values.dtype == np.uint8:
-            bright = chosen
-        else:
-            bright = [scaled(channel, *reading.stretch.limits(channel)) for channel in chosen]
+        bright = [values[..., index] for index in self.chosen(reading.channels)]
+        if values.dtype != np.uint8:
+            limits = self.limits(values, reading) if limits is None else limits
+            bright = [scaled(channel, *ends) for channel, ends in zip(bright, limits, strict=True)]
         if len(bright) == 1:
             return np.repeat(bright[0][..., None], 3, axis=2)
         if len(bright) == 2:
             return np.stack([bright[index] for index in COLOUR_OF_TWO], axis=2)
         colours = [np.maximum.reduce(bright[colour::3]) for colour in range(3)]
         return np.stack([*colours, *(bright if len(bright) >= FEWEST_FURTHER else ())], axis=2)
+
+    def limits(self, values: NDArray[Any], reading: Reading) -> Limits:
+        """Return the values that become 0 and 255, for each chosen channel of values (..., C)."""
+        return [reading.stretch.limits(values[..., index]) for index in self.chosen(reading.channels)]
 
     def chosen(self, asked: Sequence[str]) -> list[int]:
         """Return the indices of channels that are given by name or number; all of them if none is given.
@@ -189,7 +207,7 @@ def open_stack(path: Path, reading: Reading) -> Stack | None:
         with _damage(path):
             video = Video(path, reading.max_pixels)
             shape = (video.count, len(CHANNELS), 1, *video.size)
-            stack = Stack(path, shape, CHANNELS, None, lambda t, _: video.frame(t))
+            stack = Stack(path, shape, CHANNELS, None, lambda t, _, window: video.frame(t)[window])
     else:
         return None
     if stack is not None:
@@ -258,15 +276,16 @@ def _described(tifffile: ModuleType, file: Any, path: Path) -> Stack | None:
     if not names and isinstance(labels, list) and full[0] == full[2] == 1:
         names = [str(label) for label in labels]
 
-    def read(t: int, z: int) -> NDArray[Any]:
+    def read(t: int, z: int, window: Window) -> NDArray[Any]:
         _silence_tifffile()
         with tifffile.TiffFile(path) as opened:
             one = opened.series[0]
+            if window != ALL_PIXELS:
+                return _plane(_windows_of(tifffile, one, path), order, t, z, window)
             leading = [axis for axis in order if axis not in "YX" and not ("S" in axes and axis == "C")]
             number = int(np.prod([sizes[axis] for axis in leading], dtype=np.int64))
             if len(one.pages) != number:
-                whole = np.asarray(one.asarray()).reshape(shape)
-                return _plane(whole, order, t, z)
+                return _plane(np.asarray(one.asarray()).reshape(shape), order, t, z)
             parts = []
             for c in range(1 if "S" in axes or "C" not in order else sizes["C"]):
                 position = {"T": t, "Z": z, "C": c}
@@ -298,13 +317,8 @@ def _open_zarr(path: Path) -> Stack:
     full = tuple(int(sizes.get(axis, 1)) for axis in AXES)
     names = [str(one.get("label", "")) for one in facts.get("omero", {}).get("channels", [])]
 
-    def read(t: int, z: int) -> NDArray[Any]:
-        position = {"T": t, "Z": z}
-        index = tuple(position[axis] if axis in position else slice(None) for axis in order)
-        part = np.asarray(array[index])
-        left = [axis for axis in order if axis not in position]
-        moved = part.transpose([left.index(axis) for axis in ("Y", "X", *(["C"] if "C" in left else []))])
-        return np.ascontiguousarray(moved if moved.ndim == 3 else moved[..., None])
+    def read(t: int, z: int, window: Window) -> NDArray[Any]:
+        return _plane(array, order, t, z, window)
 
     return Stack(path, full, _named(names, full[1], path), _zarr_pixel(scales, first, listed), read)  # type: ignore[arg-type]
 
@@ -356,14 +370,23 @@ def write_zarr(path: Path, planes: NDArray[Any], names: Sequence[str], pixel: tu
     root.attrs["omero"] = {"channels": [{"label": name} for name in names]}
 
 
-def _plane(whole: NDArray[Any], order: str, t: int, z: int) -> NDArray[Any]:
-    """Return one plane (Y, X, C) of an array whose axes are named."""
-    for axis, index in (("T", t), ("Z", z)):
-        if axis in order:
-            whole = whole.take(index, axis=order.index(axis))
-            order = order.replace(axis, "")
-    moved = whole.transpose([order.index(axis) for axis in ("Y", "X", *(["C"] if "C" in order else []))])
+def _plane(whole: Any, order: str, t: int, z: int, window: Window = ALL_PIXELS) -> NDArray[Any]:
+    """Return a window of one plane (Y, X, C) of an array whose axes are named, and of which only that is read."""
+    index: dict[str, int | slice] = {"T": t, "Z": z, "Y": window[0], "X": window[1]}
+    part = np.asarray(whole[tuple(index.get(axis, slice(None)) for axis in order)])
+    left = [axis for axis in order if axis not in "TZ"]
+    moved = part.transpose([left.index(axis) for axis in ("Y", "X", *(["C"] if "C" in left else []))])
     return np.ascontiguousarray(moved if moved.ndim == 3 else moved[..., None])
+
+
+def _windows_of(tifffile: ModuleType, series: Any, path: Path) -> Any:
+    """Return a series of a TIFF as an array of which a window is read without the rest."""
+    if series.dataoffset is not None:
+        return tifffile.memmap(path, series=0, mode="r")
+    array = _zarr().open(series.aszarr(level=0), mode="r")
+    if math.prod(array.chunks) * array.dtype.itemsize > LARGEST_PIECE:
+        raise EmatError("photo-too-large", f"{path} is stored in pieces that are too large; save it as a tiled TIFF")
+    return array
 
 
 def _named(names: Sequence[str], count: int, path: Path) -> tuple[str, ...]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +21,7 @@ from emat.errors import EmatError
 from emat.formats.regions import TOUCHING
 from emat.formats.results import ObjectRow
 from emat.images import MAX_PIXELS, Pixels, Reading
-from emat.images.slides import Slide
-from emat.images.sources import PHOTO_FORMATS, TIFF_SUFFIXES, open_image, split_page
+from emat.images.slides import Slide, StackSlide
 from emat.inference.prediction import Prediction
 from emat.inference.segmenter import Segmenter
 from emat.inference.tiles import MOST_DETAIL, Tiles, View
@@ -32,18 +30,6 @@ from emat.refine.objects import measure, separate
 MOST = 254  # steps in which probabilities are kept; 0 stands for pixels that do not belong to the class
 WINDOW_MARGIN = 0.125  # share of a part's side that a window sees beyond it, on every side
 LARGEST_WINDOW = 4096  # pixels a side
-
-
-def is_slide(path: Path, reading: Reading) -> bool:
-    """Whether a file is a TIFF of more pixels than `reading` allows."""
-    file, _ = split_page(path)
-    if file.suffix.lower() not in TIFF_SUFFIXES:
-        return False
-    try:
-        with open_image(path, PHOTO_FORMATS, 1 << 62, str(path)) as image:
-            return image.format == "TIFF" and image.width * image.height > reading.max_pixels
-    except EmatError:
-        return False
 
 
 @dataclass
@@ -89,7 +75,7 @@ class SlidePart:
 
 def predict_slide(
     segmenter: Segmenter,
-    slide: Slide,
+    slide: Slide | StackSlide,
     tiles: Tiles,
     answer: SlidePrediction,
     watch: Callable[[SlidePart], None] = lambda _: None,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from emat.images.slides import Slide
+from emat.images.slides import Slide, StackSlide
 from emat.inference.slides import SeamJoiner, SlidePart, SlideRegion
 from emat.measure.exports import Placed
 from emat.measure.measuring import MeasureOptions, judged
@@ -41,7 +41,7 @@ class SlideMeasurement:
     """
 
     name: str
-    slide: Slide
+    slide: Slide | StackSlide
     classes: Sequence[str]
     options: MeasureOptions
     scale: Scale | None
@@ -100,9 +100,9 @@ class SlideMeasurement:
             overlapping=overlapping,
             probability=region.probability,
         )
-        if self.slide.is_deep and "intensity" in self.options.groups:
+        if self.slide.has_values and "intensity" in self.options.groups:
             values = self.slide.values(region.view.top, region.view.left, *size)
-            scene = replace(scene, values=values, channels=channel_names(values.shape[2]))
+            scene = replace(scene, values=values, channels=self.slide.channels or channel_names(values.shape[2]))
         related = [share for share in self.options.within if share.inner in region.marks]
         kept = filtered(joined(scene, related), self.options.filters, self.scale)
         rows = object_rows(kept, self.options.groups)

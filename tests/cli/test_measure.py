@@ -408,6 +408,32 @@ def test_objects_of_a_slide_are_joined_across_seams(fitted: Path, tmp_path: Path
     assert refused == 3, "there is no label image of a slide"
 
 
+@pytest.mark.parametrize("channels", [2, 5])
+def test_a_slide_with_channels_has_their_intensities(tiny_head: Path, tmp_path: Path, channels: int) -> None:
+    names = ["DAPI", "GFP", "RFP", "Cy5", "Cy7"][:channels]
+    random = np.random.default_rng(0)
+    examples = []
+    for number, (left, width) in enumerate([(10, 30), (30, 24), (50, 40), (60, 110)]):
+        mask = red_box(left, width, (160, 240) if number == 3 else (80, 120))[1]
+        values = random.integers(900, 1100, (channels, *mask.shape)).astype(np.uint16)
+        values[:, mask] *= np.arange(20, 20 - channels, -1, dtype=np.uint16)[:, None]
+        path = tmp_path / f"{number}.ome.tif"
+        tifffile.imwrite(path, values, metadata={"axes": "CYX", "Channel": {"Name": names}}, photometric="minisblack")
+        examples.append(Example(path, {"red": mask}))
+    segmenter = Segmenter.load(tiny_head, learn=True, refine="guided").fit(examples[:3])
+    segmenter.save(tmp_path / "cells.emat")
+    words = ("measure", tmp_path / "cells.emat", path, "-o", tmp_path / "out", "--format", "csv,geojson,png")
+    assert run(*words, "--tiles", "3", "--max-pixels", "10000") == 0
+    (row,) = rows_of(tmp_path / "out" / "objects.csv")
+    found = np.asarray(Image.open(tmp_path / "out" / "masks" / "3.ome.png")) > 0
+    assert int(row["area_px"]) == found.sum() == pytest.approx(mask.sum(), rel=0.05)
+    for name, channel in zip(names, values, strict=True):
+        assert float(row[f"intensity_mean_{name}"]) == pytest.approx(channel[found].mean())
+        assert float(row[f"intensity_sum_{name}"]) == pytest.approx(channel[found].astype(float).sum())
+    measured = json.loads((tmp_path / "out" / "geojson" / "3.geojson").read_text())["features"][0]["properties"]
+    assert measured["measurements"][f"intensity_max_{names[0]}"] == values[0][found].max()
+
+
 CHANGES = ["masks", "region", "mask values", "tiles", "photos", "smaller", "gone"]
 
 

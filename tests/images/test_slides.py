@@ -2,14 +2,16 @@
 
 import tracemalloc
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from emat.images import Reading, Stretch, read_photo
-from emat.images.slides import Slide
+from emat.images import Reading, Stretch, read_channels, read_photo
+from emat.images.slides import Slide, is_slide, open_slide
+from emat.images.stacks import write_zarr
 from tests.raises import raises_code
 
 tifffile = pytest.importorskip("tifffile", reason="slides need tifffile (the extra science)")
@@ -93,3 +95,51 @@ def test_a_damaged_slide_and_other_files_are_one_sentence(tmp_path: Path) -> Non
     (tmp_path / "text.tif").write_text("no photo")
     with raises_code("not-an-image", "text.tif"):
         Slide(tmp_path / "text.tif")
+
+
+CHANNELS = RANDOM.integers(0, 60_000, (5, 70, 90), np.uint16)
+NAMES = ["DAPI", "GFP", "RFP", "Cy5", "Cy7"]
+
+
+def write_channels(kind: str, path: Path) -> Path:
+    """Write `CHANNELS` in one of the ways in which programs store slides with channels."""
+    named = {"axes": "CYX", "Channel": {"Name": NAMES}}
+    path = path / {"zarr": "slide.ome.zarr", "imagej": "slide.tif"}.get(kind, "slide.ome.tif")
+    if kind == "zarr":
+        write_zarr(path, CHANNELS, NAMES, None)
+    elif kind == "imagej":
+        tifffile.imwrite(path, CHANNELS, imagej=True, metadata={"axes": "CYX", "Labels": NAMES})
+    elif kind == "uncompressed":
+        tifffile.imwrite(path, CHANNELS, metadata=named, photometric="minisblack")
+    elif kind == "tiled":
+        tifffile.imwrite(path, CHANNELS, metadata=named, photometric="minisblack", tile=(32, 16), compression="zlib")
+    else:  # with a smaller copy of every channel
+        options = {"photometric": "minisblack", "tile": (32, 16), "compression": "zlib"}
+        with tifffile.TiffWriter(path) as file:
+            file.write(CHANNELS, subifds=1, metadata=named, **options)
+            file.write(CHANNELS[:, ::2, ::2], subfiletype=1, **options)
+    return path
+
+
+@pytest.mark.parametrize("kind", ["tiled", "uncompressed", "pyramid", "imagej", "zarr"])
+def test_a_window_of_channels_is_the_part_of_the_whole(tmp_path: Path, kind: str) -> None:
+    path = write_channels(kind, tmp_path)
+    reading = Reading(Stretch("range", 0, 60_000), max_pixels=1000, channels=("GFP", "0", "RFP", "Cy5"))
+    assert is_slide(path, reading)
+    assert not is_slide(path, Reading())
+    whole = read_channels(path, reading=replace(reading, max_pixels=10_000))
+    with open_slide(path, reading) as slide:
+        assert (slide.size, slide.channels) == ((70, 90), tuple(NAMES))
+        for top, left, height, width in WINDOWS:
+            rows, columns = slice(top, top + height), slice(left, left + width)
+            assert np.array_equal(slide.values(top, left, height, width), CHANNELS[:, rows, columns].transpose(1, 2, 0))
+            assert np.array_equal(slide.read(top, left, height, width), whole[rows, columns])
+
+
+def test_a_slide_with_depths_is_one_that_is_projected(tmp_path: Path) -> None:
+    tifffile.imwrite(tmp_path / "z.ome.tif", CHANNELS, metadata={"axes": "ZYX"}, photometric="minisblack")
+    assert not is_slide(tmp_path / "z.ome.tif", Reading(max_pixels=1000))
+    reading = Reading(max_pixels=1000, project="max")
+    assert is_slide(tmp_path / "z.ome.tif", reading)
+    with open_slide(tmp_path / "z.ome.tif", reading) as slide:
+        assert np.array_equal(slide.values(5, 7, 40, 33)[..., 0], CHANNELS.max(axis=0)[5:45, 7:40])

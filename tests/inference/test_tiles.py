@@ -15,10 +15,10 @@ from emat import Example, Prediction, Segmenter
 from emat.formats.results import ResultTable
 from emat.formats.writing import open_writer
 from emat.images import Reading
-from emat.images.slides import Slide
+from emat.images.slides import Slide, is_slide
 from emat.inference.decisions import LeftOutExample, decide_tiles
 from emat.inference.example import Scribble
-from emat.inference.slides import SlidePrediction, is_slide, part_side, predict_slide
+from emat.inference.slides import SlidePrediction, part_side, predict_slide
 from emat.inference.tiles import OVERLAP, UNCUT, View, cut, tile_grid
 from tests.inference.colour_method import ColourMethod
 from tests.raises import raises_code
