@@ -164,9 +164,9 @@ def photos_of(dataset: Dataset, lists: Sequence[Path], half: str | None = None) 
             name, number = line.rsplit("__", 1)
             found[dataset.classes[int(number) - 1]].append(name)
     else:
-        for entry in dataset.entries:
-            for index in entry.classes:
-                found[dataset.classes[index - 1]].append(entry.name)
+        for name, classes in dataset.class_areas().of(dataset.names):
+            for index in classes:
+                found[dataset.classes[index - 1]].append(name)
     if half is not None:
         found = {name: each[half == "odd" :: 2] for name, each in found.items()}
     return found

@@ -21,7 +21,7 @@ def main(root: Path, out: Path) -> None:
     """Fit twice, predict the next photo, and put photo and answers side by side."""
     dataset = open_dataset(root)
     number = 1 + list(dataset.classes).index(CLASS)
-    names = [entry.name for entry in dataset.entries if number in entry.classes][: EXAMPLES + 1]
+    names = [name for name, classes in dataset.class_areas().of(dataset.names) if number in classes][: EXAMPLES + 1]
     shown = [Example(dataset.image(name), {CLASS: dataset.mask(name) == number}, name=name) for name in names[:-1]]
     photo = dataset.image(names[-1])
     pictures = [Image.fromarray(photo)]

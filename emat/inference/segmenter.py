@@ -46,14 +46,16 @@ from emat.inference.postprocessing import ClassRules, in_steps
 from emat.inference.prediction import Prediction, Thresholds
 from emat.inference.tiles import MOST_DETAIL, UNCUT, Tiles, check_tiles, cut, tile_grid
 from emat.methods.base import Comparison, Decision, Features, Method
-from emat.methods.trained_head import find_head, head_of, is_training_free, load_head
+from emat.methods.trained_head import DEFAULT_HEAD, find_head, head_of, is_training_free, load_head
 from emat.pictures.html import embedded, table
 from emat.pixel_learner.cross_validation import CrossValidated, Learnt
 from emat.pixel_learner.features import LARGEST_SIDE, SMALLEST_SIDE, WORKING_SIDE
 from emat.pixel_learner.learner import PixelLearner, can_learn
 from emat.pixel_learner.regression import LabelledPhoto
 from emat.progress import tell_once
+from emat.refine.mobilesam import fetch_mobilesam
 from emat.refine.refiner import Refinement, check_refinement
+from emat.weights import is_offline
 
 AS_FITTED: Literal["fitted"] = "fitted"
 MOST_SHOWN = 12  # examples in a notebook
@@ -154,7 +156,8 @@ class Segmenter:
         Args:
             source: A file of a fitted segmenter, such a file on the Hugging Face hub as "hf://owner/name" or
                 "hf://owner/name@revision", a head's file or name such as "default" or "emat-coco-fold0", or a
-                method that needs no training such as "prototype". "best" is the strongest head whose weights are on
+                method that needs no training such as "prototype". "default" is the head that comes with emat: the one
+                that looks through MobileSAM's encoder as well if its weights are here, else "default-light". "best" is the strongest head whose weights are on
                 this machine (see `emat.methods.trained_head`); which one it is, is said on standard error.
             backbone: The backbone's name, needed only for a head whose file does not say it.
             device: "cpu", "cuda", "mps" or "auto".
@@ -176,6 +179,8 @@ class Segmenter:
         """
         if is_on_hub(source):
             source = fetch_segmenter(str(source))
+        if source == DEFAULT_HEAD and fetch and learn is not False and not is_offline():
+            fetch_mobilesam()  # before the head is chosen, which depends on it
         if not is_training_free(source) and is_fitted(find_head(source)):
             return cls._from_file(read_fitted(find_head(source), device), tiles, refine, learn, reading, fetch)
         if size is not None and not SMALLEST_SIDE <= size <= LARGEST_SIDE:

@@ -31,6 +31,7 @@ from torch import Tensor
 
 from emat.archives import ArchiveMember, archive_members, take_member
 from emat.backbone import Backbone
+from emat.backbone.mobilesam import find_mobilesam
 from emat.backbone.registry import BACKBONES, BackboneSpec, find_backbone, recognise
 from emat.backbone.weights import backbone_tensors, to_public
 from emat.errors import EmatError
@@ -44,7 +45,8 @@ from emat.tasks.training_tasks import class_key
 from emat.tensor_files import digest, read_metadata, read_tensors, shapes_of, write_tensors
 from emat.weights import MOBILESAM, WeightsSpec, fetch_file, find_weights, keep_tensors, say_once
 
-DEFAULT_HEAD = "default"
+DEFAULT_HEAD = "default"  # where MobileSAM's weights are on this machine, the head that uses them, else the light one
+LIGHT_HEAD = "default-light"  # for EfficientNet-Lite2 alone, whose weights install with emat
 BEST_HEAD = "best"
 PUBLISHED_BACKBONE = "dinov2-s"
 FOLDS = range(4)
@@ -324,7 +326,8 @@ def find_head(name: str | Path) -> Path:
     """Return the file of a head.
 
     Args:
-        name: A file, "default", "best", the name of a published head, or of one that was trained or imported here.
+        name: A file, "default", "default-light", "best", the name of a published head, or of one that was trained or
+            imported here.
 
     Raises:
         EmatError: If there is no such head on this machine.
@@ -334,8 +337,8 @@ def find_head(name: str | Path) -> Path:
     if str(name) == BEST_HEAD:
         name = best_head()
         say_once(f"the best head on this machine is {name}")
-    if str(name) == DEFAULT_HEAD:
-        return bundled_head()
+    if str(name) in (DEFAULT_HEAD, LIGHT_HEAD):
+        return bundled_head(str(name))
     kept = head_file(str(name)) if Path(name).name == str(name) else Path(name)
     if kept.is_file():
         return kept
@@ -359,9 +362,10 @@ def best_head() -> str:
     return next((name for name in PUBLISHED if head_file(name).is_file()), DEFAULT_HEAD)
 
 
-def bundled_head() -> Path:
-    """Return the file of the head that comes with the package."""
-    path = Path(str(resources.files("emat") / "heads" / f"{DEFAULT_HEAD}.safetensors"))
+def bundled_head(name: str = DEFAULT_HEAD) -> Path:
+    """Return the file of a head that comes with the package: `DEFAULT_HEAD` or `LIGHT_HEAD`."""
+    stem = "default-mobilesam" if name == DEFAULT_HEAD and find_mobilesam() is not None else "default"
+    path = Path(str(resources.files("emat") / "heads" / f"{stem}.safetensors"))
     if not path.is_file():
         raise EmatError("weights-missing", f"the default head is missing at {path}; install emat again")
     return path
@@ -370,7 +374,7 @@ def bundled_head() -> Path:
 def known_heads() -> list[str]:
     """Return the names that `load_head` accepts on this machine."""
     kept = sorted(path.stem for path in head_file("any").parent.glob("*.safetensors"))
-    return [DEFAULT_HEAD, *kept, *training_free_methods()]
+    return [DEFAULT_HEAD, LIGHT_HEAD, *kept, *training_free_methods()]
 
 
 # Importing checkpoints, and the archives of the authors
@@ -467,7 +471,7 @@ def name_for(file: Path, given: str | None) -> str:
     Raises:
         EmatError: If the name means something else already, or cannot be the name of a file.
     """
-    taken = {BEST_HEAD, DEFAULT_HEAD, MOBILESAM.name, *method_names(), *PUBLISHED_ARCHIVES}
+    taken = {BEST_HEAD, DEFAULT_HEAD, LIGHT_HEAD, MOBILESAM.name, *method_names(), *PUBLISHED_ARCHIVES}
     folder = file.absolute().parent
     published = f"{folder.parent.name}-{folder.name.replace('-', '')}"
     of_folder = published if published in PUBLISHED else folder.name

@@ -13,6 +13,7 @@ from emat.methods.base import Thresholds
 from emat.methods.registry import training_free_methods
 from emat.methods.trained_head import (
     DEFAULT_HEAD,
+    LIGHT_HEAD,
     PUBLISHED,
     find_head,
     head_file,
@@ -23,6 +24,7 @@ from emat.methods.trained_head import (
 )
 from emat.model import FORMS, build
 from emat.tensor_files import write_tensors
+from emat.weights import MOBILESAM
 from tests.raises import raises_code
 
 
@@ -40,6 +42,15 @@ def test_the_default_head_comes_with_the_package_and_says_what_it_needs() -> Non
     assert find_head(DEFAULT_HEAD).with_suffix(".md").is_file()
 
 
+def test_the_default_head_looks_through_mobilesam_where_its_weights_are_here() -> None:
+    light = find_head(DEFAULT_HEAD)
+    MOBILESAM.path.parent.mkdir(parents=True)
+    MOBILESAM.path.write_bytes(b"weights that nobody reads")
+    assert load_head(DEFAULT_HEAD).backbone == "efficientnet-lite2+mobilesam"
+    assert find_head(LIGHT_HEAD) == light
+    assert load_head(LIGHT_HEAD).backbone == "efficientnet-lite2"
+
+
 def test_a_published_head_that_is_absent_says_how_to_get_it() -> None:
     for name in PUBLISHED:
         with raises_code("weights-missing", f"emat weights fetch {name[:-6]}"):
@@ -50,7 +61,7 @@ def test_an_imported_published_head_goes_with_its_backbone() -> None:
     save_head(head_file("emat-coco-fold2"), build("emat", channels=72).state_dict(), {"source": "x.ckpt"})
     head = load_head("emat-coco-fold2")
     assert (head.backbone, head.image_size, head.method) == ("dinov2-s", 700, "emat")
-    assert known_heads() == ["default", "emat-coco-fold2", *training_free_methods()]
+    assert known_heads() == ["default", "default-light", "emat-coco-fold2", *training_free_methods()]
 
 
 def test_a_head_that_does_not_say_its_backbone_asks_for_it(tmp_path: Path) -> None:
