@@ -133,6 +133,7 @@ class MaskFiles:
         self._refuse_shared(name)
         stem = without_suffix(name)
         stems = [stem, stem.rpartition("/")[2]]
+        stems += [each.removesuffix(".ome") for each in stems if each.endswith(".ome")]
         for each in stems:
             for ending in ENDINGS:
                 if (file := self._found.get(f"{each}{ending}")) is None:

@@ -180,7 +180,9 @@ def place_of(row: Mapping[str, Value]) -> str:
 
 def _head(report: Report) -> str:
     sums = _sums(report)
-    tiles = [(f"{sums.photos:,}", "photos"), (f"{sums.objects:,}", "objects"), (str(len(report.classes)), "classes")]
+    counts = [(sums.photos, "photo", "photos"), (sums.objects, "object", "objects")]
+    counts.append((len(report.classes), "class", "classes"))
+    tiles = [(f"{count:,}", one if count == 1 else several) for count, one, several in counts]
     if sums.ok is not None:
         tiles += [(f"{sums.ok:,}", "OK"), (f"{sums.not_ok:,}", "NOT OK")]
     shown = "".join(

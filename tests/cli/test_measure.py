@@ -13,9 +13,9 @@ import tifffile
 from PIL import Image
 
 from emat import Example, Segmenter
-from emat.cli import measure
 from emat.images import Reading
 from emat.images.stacks import Plane, open_stack
+from emat.measure import run as measure_run
 from emat.measure.mask_files import MaskFiles
 from tests.cli.command import run
 from tests.measure.rois import read_rois
@@ -356,6 +356,16 @@ def test_depth_and_time_are_columns_and_can_be_projected(fitted: Path, tmp_path:
     assert "z" not in rows[0]
 
 
+def test_the_first_photo_of_a_verdict_may_be_a_stack_or_missing(fitted: Path, tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "a.png").write_text("no photo")
+    write_stack(tmp_path / "photos" / "b.ome.tif", "CYX", (2, 60, 60))
+    words = ("measure", fitted, tmp_path / "photos", "-o", tmp_path / "out", "--accept", "red.area <= 4000um2")
+    assert run(*words) == 3, "one photo cannot be read"
+    assert {row["verdict"] for row in rows_of(tmp_path / "out" / "photos.csv")} <= {"OK", "NOT OK"}
+    assert "false OKs to expect" in (tmp_path / "out" / "report.html").read_text()
+
+
 def test_a_fitted_file_remembers_its_channels(tiny_head: Path, tmp_path: Path) -> None:
     write_stack(tmp_path / "a.ome.tif", "CYX", (2, 60, 60))
     mask = tmp_path / "mask.png"
@@ -460,7 +470,7 @@ def test_a_resumed_run_measures_anew_what_has_changed(
             yield item
 
     with monkeypatch.context() as patch:
-        patch.setattr(measure, "follow", interrupted)
+        patch.setattr(measure_run, "follow", interrupted)
         assert run("measure", *source, "-o", tmp_path / "out", *options) == 130
     changed = {"masks": masks, "region": regions}.get(change)
     if changed is not None:  # of the same size, at the same time

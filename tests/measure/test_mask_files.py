@@ -78,3 +78,9 @@ def test_one_mask_is_not_measured_on_two_photos(tmp_path: Path, kind: str) -> No
     alone = MaskFiles(path)
     alone.belong_to(["x/b.jpg"])
     alone.scene("x/b.jpg", PHOTO, "together")
+
+
+@pytest.mark.parametrize("name", ["a_cp_masks.png", "a.ome_cp_masks.png", "a.ome.png"])
+def test_a_mask_of_an_ome_tiff_may_be_named_without_ome(tmp_path: Path, name: str) -> None:
+    Image.fromarray(DISC.astype(np.uint8)).save(tmp_path / name)
+    assert np.array_equal(MaskFiles(tmp_path).scene("a.ome.tif", PHOTO, "together").mask("object"), DISC)
