@@ -8,7 +8,8 @@
 4. `shares` relates one class to another; `verdicts` says OK or NOT OK.
 5. `tables`, `exports` and `report_html` write what was found.
 
-`run` does that for many photos, whose masks come from a `mask_source`; `slides` measures what is too large for the memory.
+`run` does that for many photos, whose masks come from a `mask_source`; `slides` measures what is too large for the
+memory.
 """
 
 from emat.measure.measuring import Measurements, MeasureOptions, measure
