@@ -180,8 +180,9 @@ def judged(
     """Return whether a photo is OK, None if nothing was asked, and the rows of its classes with that verdict."""
     if not options.accept:
         return None, list(photos)
-    verdict = all(condition.holds(objects, photos, scale) for condition in options.accept)
-    return verdict, [{**row, "verdict": OK if verdict else NOT_OK} for row in photos]
+    not_met = "; ".join(each.text for each in options.accept if not each.holds(objects, photos, scale)) or None
+    verdict = not_met is None
+    return verdict, [{**row, "verdict": OK if verdict else NOT_OK, "not_met": not_met} for row in photos]
 
 
 def check_known(fitted: Segmenter, options: MeasureOptions) -> None:

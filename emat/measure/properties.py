@@ -122,6 +122,7 @@ OF_PHOTOS = {
     "area_within": Column("area of this class inside of it", AREA, type=int),
     "share_within": Column("the second of these in percent of the first: severity", "%"),
     "verdict": Column("OK if the photo meets every --accept, else NOT OK", type=str),
+    "not_met": Column("the conditions that the photo does not meet", type=str),
     "pixel_size": Column("side of a pixel, in the unit of the next column"),
     "unit": Column("unit of the pixel's side; px if it is not known", type=str),
     "unit_source": Column("where the size of a pixel comes from", type=str),

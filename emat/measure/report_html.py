@@ -299,6 +299,7 @@ def _histogram(column: TableColumn, numbers: NDArray[np.float64], colour: str) -
 def _pictures(report: Report) -> str:
     captions: dict[str, list[str]] = {}
     verdicts: dict[str, Value] = {}
+    reasons: dict[str, str] = {}
     for row in report.photos.rows():
         name = place_of(row)
         captions.setdefault(name, [])
@@ -311,6 +312,8 @@ def _pictures(report: Report) -> str:
                 f'<span><i style="background:{colour}"></i>{row["count"]} {_text(str(row["class"]) + more)}</span>'
             )
         verdicts[name] = row.get("verdict")
+        if row.get("not_met"):
+            reasons[name] = f'<div class="found bad">not met: {_text(row["not_met"])}</div>'
     order = sorted(captions, key=lambda name: verdicts[name] != "NOT OK")  # what was refused comes first
     figures = []
     for name in order[:MOST_PICTURES]:
@@ -318,7 +321,8 @@ def _pictures(report: Report) -> str:
         caption = " ".join(captions[name]) or '<span class="quiet">nothing found</span>'
         figures.append(
             f'<figure class="photo"><img alt="" src="{report.pictures.get(name, "")}">'
-            f'<figcaption><b>{_text(name)}</b>{chip}<div class="found">{caption}</div></figcaption></figure>'
+            f'<figcaption><b>{_text(name)}</b>{chip}<div class="found">{caption}</div>'
+            f"{reasons.get(name, '')}</figcaption></figure>"
         )
     rest = len(order) - len(figures)
     more = f'<p class="quiet">{rest:,} more photos are in photos.csv.</p>' if rest > 0 else ""
@@ -465,7 +469,7 @@ svg { width: 100%; height: auto; overflow: visible } svg text { font-size: 9.5px
   display: flex; flex-wrap: wrap; gap: .1rem .8rem }
 .chip { font-size: .75rem; font-weight: 600; padding: .1rem .55rem; border-radius: 99px; margin-left: .5rem;
   white-space: nowrap } td .chip { margin: 0 } .good { color: var(--good); background: var(--good-ground) }
-.chip.bad { color: var(--bad); background: var(--bad-ground) }
+.found.bad { color: var(--bad) } .chip.bad { color: var(--bad); background: var(--bad-ground) }
 .warn { color: var(--warn); background: var(--warn-ground) }
 .scroll { overflow-x: auto; padding: .25rem 0 } table { border-collapse: collapse; width: 100%; font-size: .92em }
 th, td { padding: .4rem .9rem; text-align: left; border-bottom: 1px solid var(--rule) } tr:last-child td { border: 0 }

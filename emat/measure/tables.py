@@ -21,7 +21,9 @@ from emat.outputs import whole_file
 
 TABLES = ("objects", "photos")
 PIXEL = "px"
-LAST = ("within", "within_area", "area_within", "share_within", "verdict", "pixel_size", "unit", "unit_source")
+LAST = (
+    "within", "within_area", "area_within", "share_within", "verdict", "not_met", "pixel_size", "unit", "unit_source",
+)  # fmt: skip
 BATCH = 10_000  # rows that are in memory at a time
 POWER = {LENGTH: 1, AREA: 2}
 

@@ -173,6 +173,8 @@ def test_verdicts_are_told_and_strict_fails(masked: Path, capsys: pytest.Capture
         "b.jpg": "OK",
         "none.jpg": "NOT OK",
     }
+    assert {row["not_met"] for row in rows_of(masked / "out" / "photos.csv")} == {"", "coin.count == 1"}
+    assert "not met: coin.count == 1" in (masked / "out" / "report.html").read_text()
     assert run("measure", *words, "--strict", "--json") == 1
     assert json.loads(capsys.readouterr().out)["not_ok"] == ["none.jpg"]
     (masked / "photos" / "broken.jpg").write_bytes(b"no photo")
