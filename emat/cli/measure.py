@@ -144,6 +144,15 @@ def command(
             "missing-option", "--strict needs something to judge by; add --accept, as in --accept 'crack.area == 0'"
         )
     files = find_photos(photos, leave_out=out)
+    for mask_files in (source.files, *(region.files for region in regions)):
+        if mask_files is None:
+            continue
+        mask_files.belong_to([photo.name for photo in files])
+        if mask_files.path.resolve() in (out.resolve(), *out.resolve().parents):  # results would be taken for masks
+            raise EmatError(
+                "output-is-input",
+                f"{out} is in {mask_files.path}, which has masks that are read; give a folder outside of it",
+            )
     given = [Path(word) for word in inputs if Path(word).is_file()]
     reads = [*given, *(split_page(photo.path)[0] for photo in files), *([masks] if masks else [])]
     reads += [each.path for each in regions if each.path is not None]

@@ -157,8 +157,9 @@ class Segmenter:
             source: A file of a fitted segmenter, such a file on the Hugging Face hub as "hf://owner/name" or
                 "hf://owner/name@revision", a head's file or name such as "default" or "emat-coco-fold0", or a
                 method that needs no training such as "prototype". "default" is the head that comes with emat: the one
-                that looks through MobileSAM's encoder as well if its weights are here, else "default-light". "best" is the strongest head whose weights are on
-                this machine (see `emat.methods.trained_head`); which one it is, is said on standard error.
+                that looks through MobileSAM's encoder as well if its weights are here, else "default-light". "best" is
+                the strongest head whose weights are on this machine (see `emat.methods.trained_head`); which one it is,
+                is said on standard error.
             backbone: The backbone's name, needed only for a head whose file does not say it.
             device: "cpu", "cuda", "mps" or "auto".
             tiles: Into how many tiles a side photos are cut beside the whole: None for none, "auto", or a number. By

@@ -37,6 +37,7 @@ class MaskSource:
             not predicted.
         hashes: The files that were read, and their SHA-256.
         fitted: What predicts the masks; None if they are files.
+        files: The files; None if the masks are predicted.
         all_objects: Whether objects count that `fit` found too small.
     """
 
@@ -50,6 +51,7 @@ class MaskSource:
     expected: Mapping[str, float | None] = field(default_factory=dict)
     hashes: Sequence[tuple[str, str]] = ()
     fitted: Segmenter | None = None
+    files: MaskFiles | None = None
     all_objects: bool = False
 
     @classmethod
@@ -59,7 +61,7 @@ class MaskSource:
         def scene(name: str, photo: Pixels) -> Scene:
             return masks.scene(name, photo[..., :3], touching)
 
-        return cls(masks.path, masks.classes, reading, touching, scene, content_of(masks.path))
+        return cls(masks.path, masks.classes, reading, touching, scene, content_of(masks.path), files=masks)
 
     @classmethod
     def of_fitted(cls, path: Path, fitted: Segmenter, touching: str, all_objects: bool) -> MaskSource:
@@ -85,7 +87,7 @@ class MaskSource:
             {name: forecast[name].iou if name in forecast else None for name in fitted.classes_},
             hashes,
             fitted,
-            all_objects,
+            all_objects=all_objects,
         )
 
 
@@ -98,12 +100,14 @@ class Region:
         source: Where its masks come from.
         find: Returns its mask (H, W) on a photo, by the photo's name and its pixels.
         path: What is read for it.
+        files: Its masks, if they are files.
     """
 
     name: str
     source: str
     find: Callable[[str, Pixels], Mask]
     path: Path | None = None
+    files: MaskFiles | None = None
 
     @classmethod
     def read(cls, text: str, load: Callable[[Path], Segmenter]) -> Region:
@@ -126,7 +130,7 @@ class Region:
             return cls(name, "otsu", lambda _, photo: otsu_region(photo))
         if path.is_dir():
             masks = MaskFiles(path)
-            return cls(name, path.name, lambda photo, _: masks.region(photo), path)
+            return cls(name, path.name, lambda photo, _: masks.region(photo), path, masks)
         if path.suffix == ".emat":
             fitted = load(path)
             wanted = name if name in fitted.classes_ else fitted.classes_[0] if len(fitted.classes_) == 1 else None
@@ -143,7 +147,7 @@ class Region:
     @property
     def find_anywhere(self) -> FindRegion | None:
         """Finds it on a photo without a name, such as an example; None if its masks belong to photos by name."""
-        return None if self.path is not None and self.path.is_dir() else lambda photo: self.find("", photo)
+        return None if self.files is not None else lambda photo: self.find("", photo)
 
     @property
     def identity(self) -> str:
