@@ -99,7 +99,8 @@ def _named_by(argument: str) -> list[PhotoFile]:
         files = sorted(
             file
             for file in inside_of_no_photo
-            if (file.suffix.lower() in PHOTO_SUFFIXES and file.is_file()) or file.suffix.lower() == ZARR_SUFFIX
+            # A link that leads nowhere and a pipe are reported like photos that cannot be read.
+            if (file.suffix.lower() in PHOTO_SUFFIXES and not file.is_dir()) or file.suffix.lower() == ZARR_SUFFIX
         )
         inside = [file.relative_to(path) for file in files]
         hidden = [any(part.startswith(".") for part in name.parts) for name in inside]

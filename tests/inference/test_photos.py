@@ -44,6 +44,13 @@ def test_a_missing_file_is_left_for_the_run_to_report(album: Path) -> None:
     assert [photo.name for photo in find_photos([str(album / "gone.jpg")])] == ["gone.jpg"]
 
 
+def test_a_link_that_leads_nowhere_is_left_for_the_run_to_report(album: Path) -> None:
+    (album / "gone.jpg").symlink_to(album / "nowhere.jpg")
+    (album / "folder.jpg").mkdir()
+    assert "gone.jpg" in [photo.name for photo in find_photos([str(album)])]
+    assert "folder.jpg" not in [photo.name for photo in find_photos([str(album)])]
+
+
 def test_nothing_to_predict_is_an_error(album: Path) -> None:
     with raises_code("no-photos"):
         find_photos([str(album / "*.gif")])
