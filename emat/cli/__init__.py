@@ -11,7 +11,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from importlib import import_module
 from typing import Annotated, Any
@@ -214,6 +214,13 @@ def _verb(arguments: Sequence[str]) -> str | None:
     return next((word for word in arguments if not word.startswith("-")), None)
 
 
+def _reasons(error: BaseException) -> Iterator[BaseException]:
+    """The errors during whose handling an error was raised, the last first."""
+    while (reason := error.__context__) is not None:
+        yield reason
+        error = reason
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit: 0 for done, 2 for an error that the user can fix, 130 for interrupted."""
     given = in_new_spelling(sys.argv[1:] if arguments is None else arguments)
@@ -231,8 +238,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         try:
             build_app(_verb(given))(given)
         except SystemExit as ended:
-            if isinstance(ended.__context__, BrokenPipeError):  # Typer makes an exit code of it
-                raise ended.__context__ from None
+            for reason in _reasons(ended):  # Typer makes exit codes of them
+                if isinstance(reason, (BrokenPipeError, KeyboardInterrupt)):
+                    raise reason from None
             sys.stdout.flush()  # here and not after this function, where nobody could handle an error
             raise
     except EmatError as error:

@@ -16,6 +16,7 @@ from emat.datasets.dataset import Dataset, Missing, PackedPhoto
 from emat.errors import EmatError
 from emat.files import LARGEST_TEXT, as_text, limited, open_input, walk
 from emat.images import Pixels, photo_size, read_photo
+from emat.progress import tell_once
 
 Value = TypeVar("Value")
 
@@ -49,7 +50,9 @@ class FileTree:
         listed = self._zip_members() if self.zipped else self._files_below()
         return {folder: tuple(sorted(names)) for folder, names in sorted(listed.items())}
 
-    def files(self, folder: str, suffixes: tuple[str, ...], *, nested: bool = False) -> dict[str, str]:
+    def files(
+        self, folder: str, suffixes: tuple[str, ...], *, nested: bool = False, tell: bool = False
+    ) -> dict[str, str]:
         """Find the files of a folder.
 
         Args:
@@ -57,6 +60,7 @@ class FileTree:
             suffixes: The suffixes to find, in lower case. If two files differ only in their suffix, the one whose
                 suffix comes first is taken.
             nested: Whether to include the folders below.
+            tell: Whether to say which of two such files is taken.
 
         Returns:
             The paths of the files, by their paths relative to `folder` without suffix.
@@ -66,7 +70,12 @@ class FileTree:
         for suffix in reversed(suffixes):
             for path in (PurePosixPath(f, name) for f in inside for name in self.folders[f]):
                 if path.suffix.lower() == suffix:
-                    paths[str(path.with_suffix("").relative_to(folder))] = str(path)
+                    name = str(path.with_suffix("").relative_to(folder))
+                    if tell and name in paths:
+                        tell_once(
+                            f"{self.describe(paths[name])} is left out, because {self.describe(str(path))} has its name"
+                        )
+                    paths[name] = str(path)
         return dict(sorted(paths.items()))
 
     def source(self, path: str) -> Path | bytes:

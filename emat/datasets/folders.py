@@ -47,8 +47,8 @@ class FolderDataset(TreeDataset):
     def __init__(self, root: Path) -> None:
         self.root = root
         self._tree = FileTree(root)
-        self._masks = self._tree.files("masks", MASK_SUFFIXES, nested=True)
-        self._photos = self._tree.files("images", PHOTO_SUFFIXES, nested=True)
+        self._masks = self._tree.files("masks", MASK_SUFFIXES, nested=True, tell=True)
+        self._photos = self._tree.files("images", PHOTO_SUFFIXES, nested=True, tell=True)
         if not self._masks:
             raise EmatError(
                 "no-masks", f"{root} has no masks; put indexed or greyscale PNG files into {root / 'masks'}"
@@ -106,8 +106,8 @@ def has_pairs_in_class_folders(tree: FileTree) -> bool:
 
 def _photos_and_masks(tree: FileTree) -> tuple[dict[str, str], dict[str, str]]:
     if any(folder.startswith("masks/") for folder in tree.folders):
-        masks = tree.files("masks", MASK_SUFFIXES, nested=True)
-        photos = tree.files("images", PHOTO_SUFFIXES, nested=True)
+        masks = tree.files("masks", MASK_SUFFIXES, nested=True, tell=True)
+        photos = tree.files("images", PHOTO_SUFFIXES, nested=True, tell=True)
     else:
         masks = tree.files("", (".png",), nested=True)
         photos = tree.files("", (".jpg", ".jpeg"), nested=True)
@@ -219,7 +219,7 @@ class YoloDataset(TreeDataset):
     def __init__(self, root: Path) -> None:
         self.root = root
         self._tree = FileTree(root)
-        photos = self._tree.files("", PHOTO_SUFFIXES, nested=True)
+        photos = self._tree.files("", PHOTO_SUFFIXES, nested=True, tell=True)
         self._photos = {name: path for name, path in photos.items() if "images" in name.split("/")[:-1]}
         if not self._photos:
             raise EmatError("no-photos", f"{root} has no photos in a folder named images; put them there")

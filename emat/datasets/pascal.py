@@ -53,14 +53,14 @@ class PascalDataset(TreeDataset):
         if folder is None:
             folder = _only_mask_folder(self._mask_tree)
         mask_top = _parent(folder)
-        self._masks = self._mask_tree.files(folder, MASK_SUFFIXES)
+        self._masks = self._mask_tree.files(folder, MASK_SUFFIXES, tell=True)
         if not self._masks:
             raise EmatError(
                 "no-masks", f"{self._mask_tree.describe(folder)} has no masks; they are PNG files of class indices"
             )
         photos = _below(mask_top, PHOTO_FOLDER) if masks is None else _photo_folder(self._tree)
         self._top = mask_top if masks is None else _parent(photos)
-        self._photos = self._tree.files(photos, PHOTO_SUFFIXES)
+        self._photos = self._tree.files(photos, PHOTO_SUFFIXES, tell=True)
         self.names = tuple(name for name in self._masks if masks is None or name in self._photos)
         if not self.names:
             photo, mask = next(iter(self._photos)), next(iter(self._masks))

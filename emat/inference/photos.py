@@ -16,6 +16,7 @@ from emat.images import PHOTO_SUFFIXES, Pixels, Reading, Source, describe, read_
 from emat.images.sources import TIFF_SUFFIXES, split_page
 from emat.images.sources import pages as find_pages
 from emat.images.stacks import ZARR_SUFFIX
+from emat.progress import tell_once
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -93,9 +94,11 @@ def _named_by(argument: str) -> list[PhotoFile]:
     if path.is_dir() and path.suffix.lower() == ZARR_SUFFIX:
         return [PhotoFile(path, path.name)]
     if path.is_dir():
-        inside_of_no_photo = (
+        inside_of_no_photo = [
             file for file in path.rglob("*") if not any(folder.suffix == ZARR_SUFFIX for folder in file.parents)
-        )
+        ]
+        for link in (file for file in inside_of_no_photo if file.is_symlink() and file.is_dir()):
+            tell_once(f"{link} is a link to a folder, which is not searched for photos; name it too if it has some")
         files = sorted(
             file
             for file in inside_of_no_photo

@@ -122,6 +122,15 @@ def test_an_output_that_the_caller_closed_is_not_an_error() -> None:
     assert (ended.returncode, ended.stderr) == (0, b"")
 
 
+def test_an_interrupt_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("emat.cli.convert.open_dataset", interrupted)
+    assert run("convert", ROOT, "-o", ROOT / "nowhere", "--to", "png") == 130
+    assert capsys.readouterr().err == "emat: interrupted\n"
+
+
 def test_a_terminal_without_letters_is_written_to_all_the_same(tmp_path: Path) -> None:
     ended = _emat("data", "check", str(tmp_path / "caf\u00e9"), "", PYTHONIOENCODING="ascii", PYTHONUTF8="0")
     assert ended.returncode == 2

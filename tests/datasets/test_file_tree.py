@@ -44,6 +44,18 @@ def test_of_two_files_of_one_name_the_suffix_named_first_counts(tmp_path: Path) 
     assert FileTree(tmp_path).files("", (".png", ".jpg")) == {"x": "x.png"}
 
 
+def test_a_file_that_is_left_out_for_another_one_of_its_name_is_said(
+    build: Build, caplog: pytest.LogCaptureFixture
+) -> None:
+    root = build("folder")
+    photo = next((root / "images").iterdir())
+    open_dataset(root)
+    assert "is left out" not in caplog.text
+    photo.with_suffix(".webp").write_bytes(photo.read_bytes())
+    open_dataset(root)
+    assert f"{photo.stem}.webp is left out" in caplog.text
+
+
 def test_a_forked_process_opens_the_zip_for_itself(build: Build) -> None:
     tree = FileTree(build("voc zip"))
     inherited = tree._zip()
