@@ -14,6 +14,9 @@ FOUND: list[tuple[str, int]] = [
     ("arguments", 480),
     ("photos", 59),
     ("photos", 2698),
+    ("results", 128),
+    ("results", 275),
+    ("sessions", 112),
 ]
 
 
