@@ -348,8 +348,7 @@ def encode_brush(mask: NDArray[np.bool_]) -> list[int]:
 
     The bits are: the number of bytes of the RGBA image (32), the bits of a value less one (5), four lengths less one
     (4 each), and then the runs. A run begins with a bit that says whether its values are all equal, and the index of
-    one of the four lengths (2). In so many bits stands its number of values less one, and then its value, or all of
-    them.
+    one of the four lengths (2). In so many bits stands its number of values less one; its value or values follow.
 
     >>> decode_brush(encode_brush(np.eye(3, dtype=bool)), (3, 3)).astype(int).tolist()
     [[1, 0, 0], [0, 1, 0], [0, 0, 1]]
