@@ -42,11 +42,11 @@ class ClassRules:
 
 
 @dataclass(frozen=True)
-class RefinedClasses:
-    """Probability maps after refinement, and the single objects that MobileSAM drew, numbered from 1."""
+class ClassMaps:
+    """Probability maps of classes, and the single objects that MobileSAM drew if they were refined."""
 
-    maps: dict[str, ProbabilityMap]
-    objects: dict[str, NDArray[np.int32]] = field(default_factory=dict)
+    maps: Mapping[str, ProbabilityMap]  # (h, w)
+    objects: Mapping[str, NDArray[np.int32]] = field(default_factory=dict)  # (h, w), numbered from 1
 
 
 def likely_classes(scores: Mapping[str, float], rules: Mapping[str, ClassRules]) -> list[str]:
@@ -56,7 +56,7 @@ def likely_classes(scores: Mapping[str, float], rules: Mapping[str, ClassRules])
 
 def refine(
     photo: Pixels, scores: Mapping[str, float], maps: Mapping[str, ProbabilityMap], rules: Mapping[str, ClassRules]
-) -> RefinedClasses:
+) -> ClassMaps:
     """Refine the maps of the classes that are likely present; the others stay as they are.
 
     Args:
@@ -77,7 +77,7 @@ def refine(
             )
             for group in groups
         ]
-        return RefinedClasses(
+        return ClassMaps(
             {name: next(part.maps[name] for part in parts if name in part.maps) for name in maps},
             {name: objects for part in parts for name, objects in part.objects.items()},
         )
@@ -85,7 +85,7 @@ def refine(
     names = likely_classes(scores, rules)
     how = {name: way for name in names if (way := rules[name].refine) is not None}
     if not how:
-        return RefinedClasses(dict(maps))
+        return ClassMaps(dict(maps))
     networks = (shared_mobilesam(way) for way in dict.fromkeys(how.values()))
     sam = next((network for network in networks if network is not None), None)
     thresholds = {name: rules[name].thresholds.mask for name in names}
@@ -97,7 +97,7 @@ def refine(
         refined.update(_without_remnants(drawn, thresholds))
     else:  # edges of the photo tell an object from its surroundings, not one class from another
         refined.update(_same_winners(drawn, {name: maps[name] for name in names}, thresholds))
-    return RefinedClasses({name: in_steps(map_) for name, map_ in refined.items()}, answer.objects)
+    return ClassMaps({name: in_steps(map_) for name, map_ in refined.items()}, answer.objects)
 
 
 def in_steps(map_: ProbabilityMap) -> ProbabilityMap:

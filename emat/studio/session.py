@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from emat.images import Pixels
 from emat.inference.example_set import Thumbnail
 from emat.inference.forecast import Forecast
-from emat.inference.postprocessing import STEPS, ClassRules
+from emat.inference.postprocessing import STEPS, ClassMaps, ClassRules
 from emat.inference.prediction import Prediction
 from emat.inference.segmenter import Segmenter
 from emat.methods.base import Thresholds
@@ -29,20 +29,12 @@ MOST_PHOTOS = 1000
 MOST_DRAFTS = 200
 
 
-@dataclass(frozen=True)
-class Maps:
-    """What is kept of a prediction beside its scores."""
-
-    probabilities: Mapping[str, NDArray[np.float32]]  # (h, w) of each class
-    objects: Mapping[str, NDArray[np.int32]] = field(default_factory=dict)  # (h, w): MobileSAM's objects, from 1
-
-
 class KeptMaps:
     """Probability maps by the keys of photos, in `folder`, exactly as they were predicted."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._recent: OrderedDict[Path, Maps] = OrderedDict()
+        self._recent: OrderedDict[Path, ClassMaps] = OrderedDict()
         self._lock = threading.Lock()
 
     def write(self, key: int, prediction: Prediction, crisp: bool = False) -> None:
@@ -58,7 +50,7 @@ class KeptMaps:
         with self._lock:
             self._recent.pop(file, None)
 
-    def read(self, key: int, crisp: bool = False) -> Maps:
+    def read(self, key: int, crisp: bool = False) -> ClassMaps:
         """Return the maps of a photo, refined ones if asked for and there are any; empty ones if none are kept."""
         file = self._file(key, crisp)
         if crisp and not file.is_file():  # refinement left everything as it was
@@ -115,16 +107,16 @@ class KeptMaps:
     def _file(self, key: int, crisp: bool = False) -> Path:
         return self.folder / (f"{key}-crisp.npz" if crisp else f"{key}.npz")
 
-    def _read(self, file: Path) -> Maps:
+    def _read(self, file: Path) -> ClassMaps:
         if not file.is_file():
-            return Maps({})
+            return ClassMaps({})
         with np.load(file, allow_pickle=False) as arrays:
             names = [str(name) for name in arrays["names"]]
             maps = {name: _as_map(arrays[f"map{index}"]) for index, name in enumerate(names)}
             objects = {
                 name: arrays[f"objects{index}"] for index, name in enumerate(names) if f"objects{index}" in arrays
             }
-        return Maps(maps, objects)
+        return ClassMaps(maps, objects)
 
 
 def _link(file: Path, target: Path) -> None:
@@ -201,7 +193,7 @@ class StudioQuery:
     whole: bool = True  # whether a correction says all of the photo, or only what was touched
     revision: int = 0  # of the session, when this photo changed
     changes: int = 0  # of prediction or correction; part of the pictures' addresses, so that browsers fetch them anew
-    maps: Maps | None = None  # of a snapshot; those of the session's own photos are on disk
+    maps: ClassMaps | None = None  # of a snapshot; those of the session's own photos are on disk
 
     @property
     def is_painted(self) -> bool:
@@ -301,9 +293,9 @@ class Session:
         maps = query.maps
         if maps is None:
             maps = self.maps.read(query.key, self.is_crisp(query) if crisp is None else crisp)
-        scores = {name: score for name, score in (query.scores or {}).items() if name in maps.probabilities}
+        scores = {name: score for name, score in (query.scores or {}).items() if name in maps.maps}
         rules = query.rules or (self.segmenter.rules_ if self.segmenter.classes_ else {})
-        predicted = Prediction(photo, scores, maps.probabilities, rules, maps.objects)
+        predicted = Prediction(photo, scores, maps.maps, rules, maps.objects)
         return predicted.at({name: self.thresholds_of(name) for name in self.thresholds}) if moved else predicted
 
     def thresholds_of(self, name: str) -> Thresholds:
