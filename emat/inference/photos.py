@@ -94,20 +94,18 @@ def _named_by(argument: str) -> list[PhotoFile]:
     if path.is_dir() and path.suffix.lower() == ZARR_SUFFIX:
         return [PhotoFile(path, path.name)]
     if path.is_dir():
-        inside_of_no_photo = [
-            file for file in path.rglob("*") if not any(folder.suffix == ZARR_SUFFIX for folder in file.parents)
-        ]
-        for link in (file for file in inside_of_no_photo if file.is_symlink() and file.is_dir()):
-            tell_once(f"{link} is a link to a folder, which is not searched for photos; name it too if it has some")
-        files = sorted(
-            file
-            for file in inside_of_no_photo
+        photos = []
+        for file in path.rglob("*"):
+            name, suffix = file.relative_to(path), file.suffix.lower()
+            if any(folder.suffix == ZARR_SUFFIX for folder in file.parents):  # a part of a photo that is a folder
+                continue
+            if file.is_symlink() and file.is_dir():
+                tell_once(f"{file} is a link to a folder, which is not searched for photos; name it too if it has some")
             # A link that leads nowhere and a pipe are reported like photos that cannot be read.
-            if (file.suffix.lower() in PHOTO_SUFFIXES and not file.is_dir()) or file.suffix.lower() == ZARR_SUFFIX
-        )
-        inside = [file.relative_to(path) for file in files]
-        hidden = [any(part.startswith(".") for part in name.parts) for name in inside]
-        return [PhotoFile(f, n.as_posix()) for f, n, hide in zip(files, inside, hidden, strict=True) if not hide]
+            is_photo = suffix == ZARR_SUFFIX or (suffix in PHOTO_SUFFIXES and not file.is_dir())
+            if is_photo and not any(part.startswith(".") for part in name.parts):
+                photos.append(PhotoFile(file, name.as_posix()))
+        return sorted(photos, key=lambda photo: photo.path)
     if path.exists() or not glob.has_magic(argument):
         return [PhotoFile(path, path.name)]
     matches = sorted(Path(match) for match in glob.glob(str(path), recursive=True))
