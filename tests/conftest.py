@@ -4,6 +4,7 @@ import json
 import lzma
 import os
 import pickle
+import signal
 from collections.abc import Iterator
 from itertools import chain, repeat
 from pathlib import Path
@@ -22,6 +23,9 @@ os.environ["EMAT_OFFLINE"] = "1"  # tests of downloads, from a server on this ma
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # one process a core already: threads would only wait for each other
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# A shell that starts tests in the background lets them ignore Ctrl-C, and the programs that they start as well.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SHARED = Path(os.environ.get("EMAT_SHARED", Path(__file__).parents[2] / "shared"))
 PACKED_LISTS = Path(__file__).parent / "data" / "fold_lists.json.xz"

@@ -18,6 +18,7 @@ from emat.formats.results import ObjectTable
 from emat.images import read_object_mask
 from emat.inference.prediction import Prediction
 from emat.inference.segmenter import Segmenter
+from emat.methods.trained_head import LIGHT_HEAD
 from emat.outputs import claim_file, write_text
 from emat.pictures.demo import (
     NUCLEUS,
@@ -42,7 +43,7 @@ def command(
     crisp: Annotated[
         bool, typer.Option("--crisp", help="Fetch MobileSAM's weights first (41 MB), for crisper outlines.")
     ] = False,
-    model: HeadName = "default",
+    model: HeadName = LIGHT_HEAD,  # the same answers on every machine, whether MobileSAM is on it or not
     device: DeviceName = "auto",
     overwrite: Overwrite = False,
     as_json: AsJson = False,
