@@ -70,7 +70,7 @@ class BackboneSpec:
     def weights(self) -> WeightsSpec:
         """What the store of weights knows them by."""
         if self.shared is not None:
-            return replace(self.shared, read=partial(read_backbone, self))
+            return replace(self.shared, read=partial(read_backbone, self), advice=self.advice or self.shared.advice)
         return WeightsSpec(
             name=self.name,
             file=f"backbones/{self.name}.safetensors",
@@ -225,6 +225,7 @@ _MOBILESAM = BackboneSpec(
     std=IMAGENET_STD,
     licence=MOBILESAM.licence,
     shared=MOBILESAM,
+    advice="bring mobile_sam.pt here and run `emat weights import mobile_sam.pt`; what was fitted with it needs it",
 )
 
 BACKBONES: dict[str, BackboneSpec] = {

@@ -92,5 +92,5 @@ def test_a_damaged_file_is_refused(home: Path) -> None:
 
 def test_without_weights_the_message_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EMAT_OFFLINE", "1")
-    with raises_code("weights-missing"):
+    with raises_code("weights-missing", "what was fitted with it needs it"):
         build_backbone("efficientnet-lite2+mobilesam")
