@@ -46,7 +46,7 @@ from emat.inference.postprocessing import ClassRules, in_steps
 from emat.inference.prediction import Prediction, Thresholds
 from emat.inference.tiles import MOST_DETAIL, UNCUT, Tiles, check_tiles, cut, tile_grid
 from emat.methods.base import Comparison, Decision, Features, Method
-from emat.methods.trained_head import DEFAULT_HEAD, find_head, head_of, is_training_free, load_head
+from emat.methods.trained_head import BEST_HEAD, DEFAULT_HEAD, find_head, head_of, is_training_free, load_head
 from emat.pictures.html import embedded, table
 from emat.pixel_learner.cross_validation import CrossValidated, Learnt
 from emat.pixel_learner.features import LARGEST_SIDE, SMALLEST_SIDE, WORKING_SIDE
@@ -180,7 +180,7 @@ class Segmenter:
         """
         if is_on_hub(source):
             source = fetch_segmenter(str(source))
-        if source == DEFAULT_HEAD and fetch and learn is not False and not is_offline():
+        if source in (DEFAULT_HEAD, BEST_HEAD) and fetch and learn is not False and not is_offline():
             fetch_mobilesam()  # before the head is chosen, which depends on it
         if not is_training_free(source) and is_fitted(find_head(source)):
             return cls._from_file(read_fitted(find_head(source), device), tiles, refine, learn, reading, fetch)

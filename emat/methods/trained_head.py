@@ -32,7 +32,7 @@ from torch import Tensor
 from emat.archives import ArchiveMember, archive_members, take_member
 from emat.backbone import Backbone
 from emat.backbone.mobilesam import find_mobilesam
-from emat.backbone.registry import BACKBONES, BackboneSpec, find_backbone, recognise
+from emat.backbone.registry import BACKBONES, DEFAULT_BACKBONE, BackboneSpec, find_backbone, recognise
 from emat.backbone.weights import backbone_tensors, to_public
 from emat.errors import EmatError
 from emat.files import emat_home, file_sha256, open_input, read_json
@@ -154,6 +154,8 @@ def load_head(name: str | Path, backbone: str | None = None, method: str | None 
     Raises:
         EmatError: If the head is not found, is damaged, or is one of another method.
     """
+    if str(name) == DEFAULT_HEAD and backbone == DEFAULT_BACKBONE:
+        name = LIGHT_HEAD  # the other one is for a stack
     tensors, metadata = _read_head(name)
     stated = metadata.get("method")
     if method is not None and stated not in (None, method) and not share_heads(stated, method):

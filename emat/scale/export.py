@@ -246,7 +246,10 @@ def check_method(method: Method) -> None:
             f"the method {method.name} cannot be exported: its steps depend on values; EMAT, CST and prototype can",
         )
     if isinstance(backbone_of(method), Stack):
-        raise EmatError("stack-of-backbones", "a stack of backbones cannot be exported; use a head of one backbone")
+        raise EmatError(
+            "stack-of-backbones",
+            "a stack of backbones cannot be exported; fit with a head of one backbone, such as --model default-light",
+        )
 
 
 def backbone_of(method: Method) -> Backbone:

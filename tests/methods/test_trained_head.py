@@ -49,6 +49,9 @@ def test_the_default_head_looks_through_mobilesam_where_its_weights_are_here() -
     assert load_head(DEFAULT_HEAD).backbone == "efficientnet-lite2+mobilesam"
     assert find_head(LIGHT_HEAD) == light
     assert load_head(LIGHT_HEAD).backbone == "efficientnet-lite2"
+    asked_for = load_head(DEFAULT_HEAD, backbone="efficientnet-lite2")
+    assert asked_for.tensors.keys() == load_head(LIGHT_HEAD).tensors.keys()
+    assert all(torch.equal(asked_for.tensors[key], value) for key, value in load_head(LIGHT_HEAD).tensors.items())
 
 
 def test_a_published_head_that_is_absent_says_how_to_get_it() -> None:

@@ -13,8 +13,10 @@ from emat.backbone.mobilesam import MobileSAMEncoder
 from emat.backbone.registry import BACKBONES, find_backbone
 from emat.methods.base import Thresholds
 from emat.methods.registry import build_method
+from emat.pixel_learner.cross_validation import ClassChoice
 from emat.pixel_learner.features import PixelFeatures, pixel_features
 from emat.pixel_learner.learner import PixelLearner
+from emat.pixel_learner.mixture import HEAD_ALONE, PresenceRule
 from emat.pixel_learner.regression import REDUCED, LabelledPhoto, Training
 from emat.tensor_files import read_metadata
 from tests.raises import raises_code
@@ -59,6 +61,17 @@ def test_a_classifier_of_main_directions_is_one_of_all_features() -> None:
     columns = (trained.samples.points[own][:, 0] * 16).long()
     whole = trained.by_fold[1].logits(photos[1].features.batch)[0, 0]
     torch.testing.assert_close(whole[rows, columns], trained.left_out[own, 0], atol=1e-3, rtol=1e-3)
+
+
+@pytest.mark.parametrize(("was_left_out", "is_present"), [(False, True), (True, False)])
+def test_a_class_of_a_single_example_has_the_benefit_of_the_doubt(was_left_out: bool, is_present: bool) -> None:
+    """Head and rule are just below the threshold."""
+    learner = PixelLearner.of(build_method("emat", find_backbone("efficientnet-lite2").build()), Thresholds())
+    choice = ClassChoice(HEAD_ALONE, PresenceRule(1.0, 0.0, 1.0), False, was_left_out)
+    drawn = torch.full((1, 1, 4, 4), 0.4)
+    drawn[..., 0] = 0.7
+    scores, _ = learner.mix([torch.tensor([0.47])], drawn, torch.zeros(1, 1, 4, 4), [choice], Thresholds(), [[]])
+    assert bool(scores[0, 0] >= 0.5) == is_present
 
 
 def test_the_parts_of_a_stack_are_learnt_from_as_if_they_were_alone() -> None:
