@@ -282,7 +282,7 @@ class FeatureMemory:
     @property
     def bytes(self) -> int:
         """The size of the features that are kept."""
-        return 0 if self._like is None else len(self._slots) * _bytes(self._like)
+        return 0 if self._like is None else len(self._slots) * features_bytes(self._like)
 
     def read(self, key: str) -> Features | None:
         """Return a copy of the features kept under `key`; None if there are none."""
@@ -301,7 +301,7 @@ class FeatureMemory:
             )
         if key in self._slots or _layout(features) != _layout(self._like):
             return
-        capacity = self._limit // _bytes(features)
+        capacity = self._limit // features_bytes(features)
         if capacity == 0:
             return
         if self._free:
@@ -321,7 +321,7 @@ class FeatureMemory:
     def _parts(self, slot: int) -> list[Tensor]:
         """Return views of the slot's memory that have the shapes and types of the features."""
         assert self._like is not None
-        size = _bytes(self._like)
+        size = features_bytes(self._like)
         per_block = max(1, BLOCK_BYTES // size)
         block, row = divmod(slot, per_block)
         if block == len(self._blocks):
@@ -335,7 +335,8 @@ class FeatureMemory:
         ]
 
 
-def _bytes(features: Features) -> int:
+def features_bytes(features: Features) -> int:
+    """The memory that features take."""
     return sum(tensor.numel() * tensor.element_size() for tensor in features.tensors)
 
 

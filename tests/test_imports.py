@@ -17,7 +17,7 @@ LAYERS = [
     {"outputs", "journal", "threads"},
     {"archives"},
     {"images", "device", "distributed", "tensor_files"},
-    {"weights"},
+    {"weights", "recent"},
     {"formats"},
     {"pictures.palette", "pictures.overlay", "pictures.html", "pictures"},
     {"backbone", "datasets"},

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from emat.backbone.mobilesam import find_mobilesam
 from emat.errors import EmatError
-from emat.features import FeatureCache
+from emat.features import FeatureCache, features_bytes
 from emat.images import Pixels, Reading, Source, fitted_size, read_channels
 from emat.images.photos import has_channels
 from emat.inference.decisions import (
@@ -53,12 +53,14 @@ from emat.pixel_learner.features import LARGEST_SIDE, SMALLEST_SIDE, WORKING_SID
 from emat.pixel_learner.learner import PixelLearner, can_learn
 from emat.pixel_learner.regression import LabelledPhoto
 from emat.progress import tell_once
+from emat.recent import Recent
 from emat.refine.mobilesam import fetch_mobilesam
 from emat.refine.refiner import Refinement, check_refinement
 from emat.weights import is_offline
 
 AS_FITTED: Literal["fitted"] = "fitted"
 MOST_SHOWN = 12  # examples in a notebook
+KEPT_BYTES = 1 << 28  # of the features of examples, which are compared with each other whenever one is added
 
 
 @dataclass(frozen=True)
@@ -135,6 +137,7 @@ class Segmenter:
         self._examples = ExampleSet()
         self._fit: Fit | None = None  # None while examples were added or removed and nothing was decided since
         self._changing = threading.RLock()
+        self._kept = Recent[Features](KEPT_BYTES, features_bytes)
 
     @classmethod
     def load(
@@ -297,6 +300,7 @@ class Segmenter:
             self.size,
             self.overlap,
         )
+        other._kept = self._kept
         if examples:
             with self._changing:
                 other._examples, other._fit = self._examples, self._fit
@@ -652,6 +656,10 @@ class Segmenter:
         colours = np.ascontiguousarray(photo[..., :3])
         return self.method.photo_features(colours) if self.cache is None else self.cache.features(colours)
 
+    def _example_features(self, photo: Pixels) -> Features:
+        """The features of a photo that is kept of an example, remembered while there is room."""
+        return self._kept.get(photo, lambda: self._features(photo))
+
     @torch.inference_mode()
     def _features_of(self, photos: list[Pixels]) -> list[Features]:
         """The features of several photos, computed together unless a cache keeps them."""
@@ -675,14 +683,17 @@ class Segmenter:
                 f"the example {example.title} is sparse, which needs a segmenter that learns; leave out --no-learn, or "
                 "in Python learn=False",
             )
-        features = self._features(shown.photo)
+        side = KEPT_TIMES * (self.size or WORKING_SIDE)
+        working = None if self.learner is None else working_photo(shown, side)
+        if working is not None and working.photo.shape == shown.photo.shape:  # cross-validation asks for it again
+            features = self._example_features(working.photo)
+        else:
+            features = self._features(shown.photo)
         undecided = shown.void & self.method.takes_undecided
         encodings = {
             name: self.method.encode_support(features, torch.from_numpy(mask - 1.0 * undecided).to(self.device))
             for name, mask in shown.masks.items()
         }
-        side = KEPT_TIMES * (self.size or WORKING_SIDE)
-        working = None if self.learner is None else working_photo(shown, side)
         return FittedExample.of(example, encodings, thumbnail(shown), working)
 
     def _fitted(self) -> Fit:
@@ -721,7 +732,7 @@ class Segmenter:
 
         def head_logits(photo: int, c: int, others: Iterable[int]) -> Tensor:
             if photo not in comparisons:
-                comparisons[photo] = Comparison(self.method, self._features(kept[photo].photo))
+                comparisons[photo] = Comparison(self.method, self._example_features(kept[photo].photo))
             supports = [examples.examples[other].encodings[examples.classes[c]] for other in others]
             answer = comparisons[photo].decide([supports], photos[photo].features.grid, learner.thresholds)
             return learner.head_logits(torch.from_numpy(answer.probabilities[0]).to(self.device))
@@ -734,7 +745,7 @@ class Segmenter:
         filled = []
         for example, masks_of_photo in zip(examples.examples, masks, strict=True):
             if example.working is not None and example.working.sparse:
-                features = self._features(example.working.photo)
+                features = self._example_features(example.working.photo)
                 whole = {
                     name: self.method.encode_support(features, masks_of_photo[examples.classes.index(name)].float())
                     for name in example.classes

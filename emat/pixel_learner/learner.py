@@ -7,8 +7,6 @@ class, cross-validation chooses it; with one photo, a rule does.
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Sequence
 from functools import lru_cache
 
@@ -27,6 +25,7 @@ from emat.pixel_learner.cross_validation import ClassChoice, CrossValidated, Hea
 from emat.pixel_learner.features import WORKING_SIDE, PixelFeatures, pixel_features
 from emat.pixel_learner.mixture import MASK_DECIDES, logit
 from emat.pixel_learner.regression import LabelledPhoto, PixelClassifier, content_order, train
+from emat.recent import Recent
 from emat.refine.mobilesam import fetch_mobilesam
 from emat.weights import is_offline
 
@@ -61,8 +60,7 @@ class PixelLearner:
 
     def __init__(self, backbone: Backbone, thresholds: Thresholds, encoder: Backbone | None = None) -> None:
         self.backbone, self.thresholds, self.encoder = backbone, thresholds, encoder
-        self._kept: OrderedDict[tuple[int, int], tuple[Pixels, PixelFeatures]] = OrderedDict()
-        self._lock = threading.Lock()
+        self._kept = Recent[PixelFeatures](KEPT_BYTES, _bytes)
 
     @classmethod
     def of(
@@ -107,17 +105,7 @@ class PixelLearner:
 
     def example_features(self, photo: Pixels, side: int) -> PixelFeatures:
         """The features of an example, which are kept while there is room, for when more examples come."""
-        key = id(photo), side
-        with self._lock:
-            if key in self._kept:
-                self._kept.move_to_end(key)
-                return self._kept[key][1]
-        features = self.features(photo, side)
-        with self._lock:
-            self._kept[key] = photo, features
-            while len(self._kept) > 1 and sum(_bytes(one) for _, one in self._kept.values()) > KEPT_BYTES:
-                self._kept.popitem(last=False)
-        return features
+        return self._kept.get(photo, lambda: self.features(photo, side), side)
 
     @torch.no_grad()
     def fit(
