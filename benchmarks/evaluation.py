@@ -14,6 +14,7 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -54,7 +55,8 @@ def answer_task(method: Method, dataset: Dataset, task: Task) -> tuple[tuple[boo
         shots = []
         for name in names:
             mask = torch.from_numpy(dataset.mask(name) == way).float()
-            support = method.encode_support(encode(method, dataset, name), mask)
+            read = partial(dataset.image, name)
+            support = method.encode_example(mask, read, partial(encode, method, dataset, name))
             shots += method.compare(query, [support])
         evidence.append(shots)
     height, width = dataset.mask(task.query).shape

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from emat.datasets.layouts import open_dataset
 from emat.evaluation.metrics import ScoreCounts, compute, judge_task
 from emat.evaluation.run import load_evaluated
+from emat.images import Pixels
 from emat.methods import prior
 from emat.methods.base import TaskEvidence
 from emat.methods.correlation import ShotEvidence
@@ -95,10 +96,14 @@ def compare(method: prior.PriorMethod, sampler: TaskSampler, data: Path, masks: 
         evidence = []
         for way, (name,) in zip(task.ways, task.shots, strict=True):
             shown = torch.from_numpy(dataset.mask(name) == way).float()
-            support = method.encode_support(method.photo_features(dataset.image(name)), shown)
-            evidence.append(method.compare(query, [support]))
+            evidence.append(method.compare(query, [encoded(method, dataset.image(name), shown)]))
         found.append(Compared(task.ways, evidence, dataset.mask(task.query)))
     return found
+
+
+def encoded(method: prior.PriorMethod, photo: Pixels, shown: torch.Tensor) -> prior.SupportWithPrior:
+    """Encode a support."""
+    return method.encode_example(shown, lambda: photo, lambda: method.photo_features(photo))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -33,7 +33,7 @@ from emat.datasets.layouts import open_dataset
 from emat.evaluation.run import load_evaluated
 from emat.images import Pixels
 from emat.journal import Journal
-from emat.methods.base import PAPER_THRESHOLDS, TaskEvidence
+from emat.methods.base import PAPER_THRESHOLDS, Features, Method, TaskEvidence
 from emat.outputs import write_text
 from emat.refine.mobilesam import EncodedPhoto, MobileSAM, load_mobilesam
 from emat.refine.refiner import RULES, Refinement, can_draw, examples_suit, refine_maps
@@ -117,6 +117,10 @@ class HeadMaps:
             lambda fold: load_evaluated(heads.format(fold=fold), "emat-prior", image_size=SIZE, device="cpu").method
         )
 
+    @staticmethod
+    def _features(method: Method, read: Callable[[], Pixels]) -> Features:
+        return method.photo_features(read())
+
     @torch.no_grad()
     def __call__(self, task: Task, photo: Pixels) -> Map:
         method = self._method(task.fold)
@@ -124,7 +128,8 @@ class HeadMaps:
         shots = []
         for name in task.supports:
             shown = torch.from_numpy(self._dataset.mask(name) == task.class_id).float()
-            support = method.encode_support(method.photo_features(self._dataset.image(name)), shown)
+            read = partial(self._dataset.image, name)
+            support = method.encode_example(shown, read, partial(self._features, method, read))
             shots += method.compare(query, [support])
         size = photo.shape[0], photo.shape[1]
         return method.decide(TaskEvidence([shots], size), PAPER_THRESHOLDS).probabilities[0]

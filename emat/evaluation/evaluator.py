@@ -27,7 +27,6 @@ from emat.evaluation.metrics import TaskOutcome, judge_task
 from emat.features import FeatureCache
 from emat.images import VOID
 from emat.inference.example import Example
-from emat.inference.prediction import Prediction
 from emat.inference.segmenter import Segmenter
 from emat.methods.base import PAPER_THRESHOLDS, Comparison, Decision, Method, Thresholds
 from emat.pixel_learner.learner import PixelLearner
@@ -225,9 +224,12 @@ class Evaluator:
         kept = self._supports.get(pair)
         if kept is None:
             name, class_id = pair
-            features = self.cache.features_of(name, self.dataset.image)
-            shown = torch.from_numpy(self.dataset.mask(name) == class_id)  # (H, W)
-            kept = self.method.encode_support(features, shown.to(features.tensors[0].device, torch.float32))
+            mask = torch.from_numpy(self.dataset.mask(name) == class_id)  # (H, W)
+            kept = self.method.encode_example(
+                mask.to(next(self.method.parameters()).device, torch.float32),
+                lambda: self.dataset.image(name),
+                lambda: self.cache.features_of(name, self.dataset.image),
+            )
             self._supports.keep(pair, kept)
         return kept
 
@@ -275,10 +277,10 @@ class AsFitted:
 
     def answer(self, work: QueryWork) -> list[tuple[TaskIndex, TaskOutcome]]:
         """Return the outcome of every task of one query."""
-        mask = self.dataset.mask(work.query)
+        photo, mask = self.dataset.image(work.query), self.dataset.mask(work.query)
         answers = []
         for task in work.tasks:
-            prediction = self.predict(work.query, task)
+            prediction = self._segmenter(task).predict(photo)
             present = [str(way) in prediction.present for way in task.ways]
             scores = [prediction.scores[str(way)] for way in task.ways]
             labels = np.array([0, *(1 + task.ways.index(int(name)) for name in prediction.classes)])
@@ -287,10 +289,6 @@ class AsFitted:
             outcome = judge_task(task.ways, judged[0], label_map, mask, judged[1])
             answers += [(index, outcome) for index in task.indices]
         return answers
-
-    def predict(self, query: str, task: SharedTask) -> Prediction:
-        """Return the prediction that a user gets who gives the supports of a task as examples."""
-        return self._segmenter(task).predict(self.dataset.image(query))
 
     def _segmenter(self, task: SharedTask) -> Segmenter:
         key = (task.ways, task.shots)

@@ -137,7 +137,8 @@ def _best_tile(working: WorkingPhoto, name: str, grid: tuple[int, int], method: 
     values = torch.from_numpy(mask[best.area])
     signed = (values == 1).float() - (values == VOID).float() * method.takes_undecided
     device = next(method.parameters()).device
-    return method.encode_support(method.photo_features(working.photo[best.area][..., :3]), signed.to(device))
+    photo = working.photo[best.area][..., :3]
+    return method.encode_example(signed.to(device), lambda: photo, lambda: method.photo_features(photo))
 
 
 @dataclass(frozen=True, eq=False)

@@ -58,7 +58,14 @@ MOST_EXAMPLES = 10_000
 FREE = "kl"
 SHAPES: dict[type[Any], dict[str, str]] = {
     SupportEncoding: {"cells": "PCsd", "kept": "Ckd", "kept_later": "l"},
-    SupportWithPrior: {"cells": "PCsd", "kept": "Ckd", "kept_later": "l", "foreground": "Bd", "background": "Bd"},
+    SupportWithPrior: {
+        "cells": "PCsd",
+        "kept": "Ckd",
+        "kept_later": "l",
+        "foreground": "Bd",
+        "background": "Bd",
+        "close_up": "6d",
+    },
     Prototypes: {"foreground": "Cd", "background": "Cd"},
     FeatureSums: {"foreground": "f", "foreground_count": "", "background": "f", "background_count": ""},
     PFENetSupport: {"vector": "v", "high": "uhw"},

@@ -10,10 +10,10 @@ from __future__ import annotations
 import html
 import tempfile
 import threading
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property, partial
 from inspect import signature
 from itertools import islice
 from pathlib import Path
@@ -685,16 +685,19 @@ class Segmenter:
             )
         side = KEPT_TIMES * (self.size or WORKING_SIDE)
         working = None if self.learner is None else working_photo(shown, side)
-        if working is not None and working.photo.shape == shown.photo.shape:  # cross-validation asks for it again
-            features = self._example_features(working.photo)
-        else:
-            features = self._features(shown.photo)
+        # What is kept often is the photo itself, whose features cross-validation asks for again.
+        is_kept = working is not None and working.photo.shape == shown.photo.shape
+        photo = working.photo if is_kept and working is not None else shown.photo
+        features = cache(lambda: self._example_features(photo) if is_kept else self._features(photo))
         undecided = shown.void & self.method.takes_undecided
         encodings = {
-            name: self.method.encode_support(features, torch.from_numpy(mask - 1.0 * undecided).to(self.device))
+            name: self._encode_example(torch.from_numpy(mask - 1.0 * undecided), photo, features)
             for name, mask in shown.masks.items()
         }
         return FittedExample.of(example, encodings, thumbnail(shown), working)
+
+    def _encode_example(self, mask: Tensor, photo: Pixels, features: Callable[[], Features]) -> Any:
+        return self.method.encode_example(mask.to(self.device), lambda: photo[..., :3], features, self._features)
 
     def _fitted(self) -> Fit:
         """What was fitted; decided now if examples were added or removed."""
@@ -745,9 +748,10 @@ class Segmenter:
         filled = []
         for example, masks_of_photo in zip(examples.examples, masks, strict=True):
             if example.working is not None and example.working.sparse:
-                features = self._example_features(example.working.photo)
+                photo = example.working.photo
+                features = partial(self._example_features, photo)
                 whole = {
-                    name: self.method.encode_support(features, masks_of_photo[examples.classes.index(name)].float())
+                    name: self._encode_example(masks_of_photo[examples.classes.index(name)].float(), photo, features)
                     for name in example.classes
                 }
                 example = replace(example, encodings=whole)

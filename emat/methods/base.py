@@ -4,7 +4,7 @@ Prediction, evaluation and training all run a method through the same steps:
 
     photo                       -> Features            expensive; once per photo, kept by caches
     Features                    -> query encoding      once per photo
-    Features and a mask         -> support encoding    once per (photo, class)
+    Features, mask and photo    -> support encoding    once per (photo, class)
     query and support encoding  -> evidence            once per pair, shared by every task that has the pair
     evidence by way and shot    -> Decision            which ways are present, and where they are
 
@@ -13,7 +13,7 @@ hand them back without looking inside.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Generic, Literal
@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from typing_extensions import TypeVar  # with defaults, so that `Method` alone stands for any method
 
+from emat.device import autocast
 from emat.errors import EmatError
 from emat.images import Pixels, to_pixels
 from emat.methods.label_map import make_label_map
@@ -176,6 +177,7 @@ class Method(nn.Module, ABC, Generic[QueryT, SupportT, EvidenceT]):
     takes_undecided: bool = False  # whether `encode_support` tells undecided pixels of a mask from background
     shape: Shape = PUBLISHED_SHAPE  # sizes of its network that differ from the published ones
     decision_version: int = 0  # to be raised when answers change, so that no evaluation mixes old and new answers
+    precision: torch.dtype = torch.float32  # in which photos are encoded; what follows always has single precision
 
     @abstractmethod
     def features(self, pixels: Tensor) -> list[Features]:
@@ -191,12 +193,13 @@ class Method(nn.Module, ABC, Generic[QueryT, SupportT, EvidenceT]):
     @torch.no_grad()
     def photo_features(self, photo: Pixels) -> Features:
         """Compute what is kept of one photo (H, W, 3), on the method's device."""
-        return self.features(self.prepare(photo))[0]
+        return in_precision(self.precision, self.features, self.prepare(photo))[0]
 
     @torch.no_grad()
     def features_together(self, photos: Sequence[Pixels]) -> list[Features]:
         """Compute what `photo_features` returns for each photo, with all of them in one pass through the backbone."""
-        return self.features(torch.cat([self.prepare(photo) for photo in photos]))
+        together = torch.cat([self.prepare(photo) for photo in photos])
+        return in_precision(self.precision, self.features, together)
 
     def prepare(self, photo: Pixels) -> Tensor:
         """Resize a photo (H, W, 3) to the square that the method takes and normalise it: (1, 3, S, S)."""
@@ -256,6 +259,25 @@ class Method(nn.Module, ABC, Generic[QueryT, SupportT, EvidenceT]):
                 known where it is below 0.
         """
 
+    def encode_example(
+        self,
+        mask: Tensor,
+        photo: Callable[[], Pixels],
+        features: Callable[[], Features],
+        encode: Callable[[Pixels], Features] | None = None,
+    ) -> SupportT:
+        """Encode a photo that shows one class, whose pixels may be looked at again.
+
+        By default they are not, and this is `encode_support`.
+
+        Args:
+            mask: As `encode_support` takes it.
+            photo: Returns the photo (H, W, 3).
+            features: Returns what `features` returned for it.
+            encode: Encodes parts of the photo, and may keep their features; by default `photo_features`.
+        """
+        return self.encode_support(features(), mask)
+
     @abstractmethod
     def compare(self, query: QueryT, supports: Sequence[SupportT]) -> list[EvidenceT]:
         """Compare a query with each support on its own.
@@ -303,6 +325,21 @@ class Method(nn.Module, ABC, Generic[QueryT, SupportT, EvidenceT]):
             batch: The tasks.
             weights: The weights of the parts of the loss.
         """
+
+
+def in_precision(
+    precision: torch.dtype, features: Callable[[Tensor], list[Features]], pixels: Tensor
+) -> list[Features]:
+    """Compute the features of photos in another precision; the result has single precision."""
+    if precision is torch.float32:
+        return features(pixels)
+    with autocast(pixels.device, precision):
+        encoded = features(pixels)
+
+    def single(tensor: Tensor) -> Tensor:
+        return tensor.float() if tensor.is_floating_point() else tensor
+
+    return [Features(tuple(map(single, each.tensors)), each.size) for each in encoded]
 
 
 class Comparison(Generic[QueryT, SupportT, EvidenceT]):

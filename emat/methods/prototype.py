@@ -88,6 +88,11 @@ class PrototypePresence:
     first_channel: int = 0  # the prototypes' channels from this one on are compared
     end_channel: int | None = None  # up to this one
 
+    @property
+    def channels(self) -> slice:
+        """These channels."""
+        return slice(self.first_channel, self.end_channel)
+
 
 # MobileSAM knows objects but not classes: it helps to draw masks, not to tell whether a class is there.
 PRESENCE_RULES = {"efficientnet-lite2+mobilesam": PrototypePresence(end_channel=len(LAST_BLOCKS))}
@@ -104,10 +109,9 @@ def patch_evidence(query: Tensor, support: Prototypes, rule: PrototypePresence =
         return PatchEvidence(
             query.new_zeros(1).expand(len(query)), torch.full_like(query[:, 0, :, :, 0], -CERTAIN_LOGIT)
         )
-    near = _similarity(query, support.foreground)  # (B, h, w)
-    far = torch.zeros_like(near) if support.background is None else _similarity(query, support.background)
-    channels = slice(rule.first_channel, rule.end_channel)
-    best = best_patches(_similarity(query[:, channels], support.foreground[channels]))
+    near = similarity(query, support.foreground)  # (B, h, w)
+    far = torch.zeros_like(near) if support.background is None else similarity(query, support.background)
+    best = best_patches(similarity(query[:, rule.channels], support.foreground[rule.channels]))
     return PatchEvidence(
         torch.sigmoid(PRESENCE_SHARPNESS * (best - rule.level)), SHARPNESS * (near - far - FOREGROUND_MARGIN)
     )
@@ -120,6 +124,6 @@ def _mean(patches: Tensor, weights: Tensor) -> Tensor | None:
     return F.normalize(torch.einsum("ctd,t->cd", patches, weights), dim=-1)
 
 
-def _similarity(query: Tensor, prototype: Tensor) -> Tensor:
+def similarity(query: Tensor, prototype: Tensor) -> Tensor:
     """The cosine of each patch (B, C, h, w, d) with the prototype (C, d), averaged over channels: (B, h, w)."""
     return torch.einsum("bchwd,cd->bhw", query, prototype) / len(prototype)

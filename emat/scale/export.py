@@ -187,10 +187,7 @@ class SegmenterGraph(nn.Module):
         patches = unit_patches(tokens[:, method.prior_channels], grid)
         ways = [
             [
-                with_prior(
-                    self._trained(query, support.encoding, grid),
-                    patch_evidence(patches, support.prototypes, method.presence_rule),
-                )
+                with_prior(self._trained(query, support.encoding, grid), patches, support, method.rule)
                 for support in supports
             ]
             for supports in self.ways

@@ -1,9 +1,12 @@
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from emat import Example, Segmenter
 from emat.methods.base import Features, LossWeights, TaskEvidence, TrainingBatch
@@ -13,10 +16,10 @@ from emat.methods.prior import (
     LARGEST_LOGIT,
     MASK_MARGIN,
     PRESENCE_SHARE,
-    PRIOR_PRESENCE,
-    PRIOR_WEIGHT,
+    PRIOR_RULES,
     RIVALRY,
     PriorMethod,
+    cut_out,
     scores_by_masks,
 )
 from emat.methods.prototype import Prototype, patch_evidence
@@ -59,7 +62,7 @@ def test_the_evidence_of_a_shot_is_the_mean_of_both_logits(prior: PriorMethod) -
     untrained = patch_evidence(
         free.encode_query(features(free, 1)),
         free.encode_support(features(free, 2), corner_mask()),
-        PRIOR_PRESENCE["efficientnet-lite2"],
+        PRIOR_RULES["efficientnet-lite2"].presence,
     )
     assert trained.presence is not None
     assert joint.presence is not None
@@ -67,13 +70,72 @@ def test_the_evidence_of_a_shot_is_the_mean_of_both_logits(prior: PriorMethod) -
     def logit(p: torch.Tensor) -> float:
         return max(-LARGEST_LOGIT, min(LARGEST_LOGIT, math.log(float(p) / (1 - float(p)))))
 
-    presence = (logit(trained.presence) + PRIOR_WEIGHT * logit(untrained.presence)) / (1 + PRIOR_WEIGHT)
+    presence = (logit(trained.presence) + logit(untrained.presence)) / 2
     assert logit(joint.presence) == pytest.approx(presence, abs=1e-4)
     small = torch.nn.functional.interpolate(
         untrained.logits[:, None], trained.masks.shape[2:], mode="bilinear", align_corners=True
     )[:, 0]
-    mask = (trained.foreground + PRIOR_WEIGHT * small) / (1 + PRIOR_WEIGHT)
+    share = prior.rule.mask_share
+    mask = (1 - share) * trained.foreground + share * small
     torch.testing.assert_close(joint.foreground, mask)
+
+
+def test_a_close_up_judges_presence_and_leaves_the_mask(prior: PriorMethod) -> None:
+    photo = np.random.default_rng(2).integers(0, 256, (SIZE, SIZE, 3), dtype=np.uint8)
+    support = prior.encode_example(corner_mask(), lambda: photo, lambda: prior.photo_features(photo))
+    assert support.close_up is not None
+    assert support.close_up.norm(dim=1).tolist() == pytest.approx([1] * 6)
+    other = replace(support, close_up=-support.close_up)
+    seen, opposite = prior.compare(prior.encode_query(prior.photo_features(photo)), [support, other])
+    assert seen.presence is not None
+    assert opposite.presence is not None
+    assert float(seen.presence) > float(opposite.presence)
+    torch.testing.assert_close(seen.masks, opposite.masks)
+
+
+def test_an_example_is_encoded_as_if_its_object_were_the_photo(prior: PriorMethod) -> None:
+    photo = np.random.default_rng(2).integers(0, 256, (2 * SIZE, SIZE, 3), dtype=np.uint8)
+    mask = torch.zeros(2 * SIZE, SIZE)
+    mask[:30, :30] = 1
+    cut, shown = cut_out(photo, mask, 0.25)
+    assert cut.shape[:2] == (38, 38)
+    encoded = prior.encode_example(mask, lambda: photo, lambda: prior.photo_features(photo))
+    of_cut = prior.encode_support(prior.photo_features(cut), shown)
+    torch.testing.assert_close(encoded.foreground, of_cut.foreground)
+    torch.testing.assert_close(encoded.cells, of_cut.cells)
+
+
+def test_a_class_without_a_pixel_has_no_close_up(prior: PriorMethod) -> None:
+    photo = np.zeros((SIZE, SIZE, 3), np.uint8)
+    empty = prior.encode_example(torch.zeros(SIZE, SIZE), lambda: photo, lambda: prior.photo_features(photo))
+    assert empty.close_up is None
+
+
+@given(
+    size=st.tuples(st.integers(1, 300), st.integers(1, 300)),
+    of_mask=st.tuples(st.integers(1, 90), st.integers(1, 90)),
+    seed=st.integers(0, 1000),
+)
+def test_a_cut_out_shows_the_whole_class(size: tuple[int, int], of_mask: tuple[int, int], seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    mask = torch.zeros(of_mask)
+    (top, bottom), (left, right) = (sorted(draw.integers(0, side, 2)) for side in of_mask)
+    mask[top : bottom + 1, left : right + 1] = 1
+    cut, shown = cut_out(np.zeros((*size, 3), np.uint8), mask, 0.25)
+    assert min(cut.shape) > 0
+    assert shown.sum() == mask.sum()
+
+
+def test_a_small_thing_is_cut_out_of_its_surroundings() -> None:
+    photo = np.zeros((200, 300, 3), np.uint8)
+    mask = torch.zeros(100, 150)
+    mask[40:60, 70:100] = 1  # 40 x 60 pixels of the photo, from (80, 140)
+    cut, shown = cut_out(photo, mask, 0.25)
+    assert cut.shape == (90, 90, 3)
+    assert shown.shape == (46, 46)
+    corner, of_corner = cut_out(photo, (torch.arange(150) < 3) * torch.ones(100, 1), 0.25)
+    assert corner.shape == (200, 153, 3), "the photo ends where it ends"
+    assert of_corner.shape == (100, 77)
 
 
 def shot(presence: float, mask: float = 0.3) -> ShotEvidence:
@@ -181,5 +243,7 @@ def test_a_fitted_segmenter_with_a_prior_is_one_file(prior: PriorMethod, tmp_pat
     segmenter = Segmenter(prior).fit([Example(photo, {"thing": mask})])
     segmenter.save(tmp_path / "thing.emat")
     again = Segmenter.load(tmp_path / "thing.emat")
+    kept, close_up = (one.examples_[0].encodings["thing"].close_up for one in (segmenter, again))
+    torch.testing.assert_close(kept, close_up)
     assert again.method.shape == Shape(support_grid=4)
     assert again.predict(photo).scores == pytest.approx(segmenter.predict(photo).scores)
