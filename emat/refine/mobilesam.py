@@ -6,6 +6,7 @@ Parameters carry the public names. The weights are `MOBILESAM` of the store of w
 
 from __future__ import annotations
 
+import hashlib
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -13,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -37,6 +39,7 @@ from emat.weights import MOBILESAM, fetch_weights, is_offline, load_weights, say
 
 MEAN = (123.675, 116.28, 103.53)  # of ImageNet, for pixels of 0 to 255
 STD = (58.395, 57.12, 57.375)
+KEPT_ENCODINGS = 8  # photos, of 4 MB each
 
 Box = tuple[float, float, float, float]  # left, top, right, bottom in the photo's pixels
 
@@ -117,6 +120,7 @@ class MobileSAM(nn.Module):
         self.prompt_encoder = PromptEncoder()
         self.mask_decoder = MaskDecoder()
         self.register_buffer("positions", torch.zeros(0), persistent=False)
+        self._encodings: dict[tuple[tuple[int, ...], bytes], EncodedPhoto] = {}  # by the photo's shape and hash
         self._freeze()
 
     def load_public(self, tensors: Mapping[str, Tensor]) -> None:
@@ -136,15 +140,28 @@ class MobileSAM(nn.Module):
         self.eval().requires_grad_(False)
         self.image_encoder.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.positions = self.prompt_encoder.grid()
+        self._encodings.clear()  # they are of other weights
 
     @property
     def device(self) -> torch.device:
         """Where it computes."""
         return self.positions.device
 
-    @torch.inference_mode()
     def encode(self, photo: Pixels) -> EncodedPhoto:
-        """Scale and pad a photo (H, W, 3) to the square of 1024 x 1024 pixels, and encode it."""
+        """Scale and pad a photo (H, W, 3) to the square of 1024 x 1024 pixels, and encode it.
+
+        The encodings of the last few photos are kept, because examples and the tasks of an evaluation ask again.
+        """
+        key = photo.shape, hashlib.blake2b(np.ascontiguousarray(photo).data).digest()
+        encoded = self._encodings.get(key)
+        if encoded is None:
+            encoded = self._encodings[key] = self._encoded(photo)
+            for oldest in list(self._encodings)[:-KEPT_ENCODINGS]:
+                self._encodings.pop(oldest, None)
+        return encoded
+
+    @torch.inference_mode()
+    def _encoded(self, photo: Pixels) -> EncodedPhoto:
         encoded = EncodedPhoto(self.positions, (photo.shape[0], photo.shape[1]))
         height, width = encoded.inner
         pixels = torch.from_numpy(resize_photo(photo, encoded.inner)).to(self.device).float()  # (h, w, 3)

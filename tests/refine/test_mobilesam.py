@@ -115,6 +115,17 @@ def test_a_click_on_a_disc_finds_the_disc(mobilesam: MobileSAM) -> None:
     assert (best & disc).sum() / (best | disc).sum() > 0.95
 
 
+def test_a_photo_is_encoded_once_until_its_pixels_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("emat.refine.mobilesam.KEPT_ENCODINGS", 1)
+    sam, photo = MobileSAM(), np.zeros((30, 40, 3), np.uint8)
+    first = sam.encode(photo)
+    assert sam.encode(photo.copy()) is first
+    photo[0, 0] = 255  # as a buffer that a camera fills again
+    assert sam.encode(photo) is not first
+    photo[0, 0] = 0
+    assert sam.encode(photo) is not first, "only the last one is kept"
+
+
 def test_prompts_do_not_change_each_others_answers() -> None:
     torch.manual_seed(0)
     sam = MobileSAM()
