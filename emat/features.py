@@ -191,6 +191,8 @@ class FeatureCache:
 
 def _state(method: Method, dtype: torch.dtype) -> str:
     state = f"{FORMAT} {digest(method.feature_weights())} {method.preparation} {dtype}"
+    if method.precision is not torch.float32:
+        state += f" {method.precision}"
     return hashlib.sha256(state.encode()).hexdigest()[:16]
 
 

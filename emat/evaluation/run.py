@@ -17,7 +17,7 @@ import torch
 
 from emat.backbone import Backbone
 from emat.datasets.dataset import Dataset
-from emat.device import all_cores
+from emat.device import all_cores, autocast
 from emat.distributed import ALONE, Processes
 from emat.errors import EmatError
 from emat.evaluation.evaluator import (
@@ -70,6 +70,7 @@ class EvaluatedMethod:
             "head": None if self.head is None else str(self.head),
             "head_sha256": self.head_sha256,
             "weights_sha256": self.weights_sha256,
+            "precision": precision_name(self.method),
         }
 
 
@@ -80,6 +81,7 @@ def load_evaluated(
     backbone: str | None = None,
     image_size: int | None = None,
     device: str | torch.device | None = None,
+    precision: torch.dtype = torch.float32,
     beside: EvaluatedMethod | None = None,
 ) -> EvaluatedMethod:
     """Load a head, or a method that needs no training, for an evaluation.
@@ -90,15 +92,19 @@ def load_evaluated(
         backbone: By default what the head's file says, or the method's own.
         image_size: Side of the square that photos are resized to; by default what the head's file says.
         device: "cpu", "cuda", "mps" or "auto".
+        precision: In which photos are encoded: float32, bfloat16 or float16.
         beside: A method that is already loaded. Its frozen backbone is shared if the head needs the same one.
 
     Raises:
-        EmatError: If neither is given, the method must be trained first, or the head cannot be loaded.
+        EmatError: If neither is given, the method must be trained first, the head cannot be loaded, or the device does
+            not support the precision.
     """
     named = _training_free(method) if model is None else model
     head = load_head(named, backbone, method)
     sized = head if image_size is None else replace(head, image_size=image_size)
     built = sized.build(device, None if beside is None else _frozen_backbone(beside, head))
+    autocast(next(built.parameters()).device, precision)  # raises if the device does not support it
+    built.precision = precision
     path = None if is_training_free(named) else find_head(named)
     return EvaluatedMethod(
         method=built,
@@ -111,6 +117,11 @@ def load_evaluated(
     )
 
 
+def precision_name(method: Method) -> str:
+    """Return the precision in which a method encodes photos, such as "float32"."""
+    return str(method.precision).removeprefix("torch.")
+
+
 def load_folds(
     heads: Mapping[int, str | None],
     method: str | None = None,
@@ -118,13 +129,14 @@ def load_folds(
     backbone: str | None = None,
     image_size: int | None = None,
     device: str | torch.device | None = None,
+    precision: torch.dtype = torch.float32,
 ) -> dict[int, EvaluatedMethod]:
     """Load the head of each fold, given by fold; folds with the same head share it. See `load_evaluated`."""
     built: dict[str | None, EvaluatedMethod] = {}
     for head in dict.fromkeys(heads.values()):
         beside = next(iter(built.values()), None)
         built[head] = load_evaluated(
-            head, method, backbone=backbone, image_size=image_size, device=device, beside=beside
+            head, method, backbone=backbone, image_size=image_size, device=device, precision=precision, beside=beside
         )
     return {fold: built[head] for fold, head in heads.items()}
 
@@ -191,6 +203,9 @@ class Run:
         versions = {fold: evaluated.method.decision_version for fold, evaluated in self.methods.items()}
         if any(versions.values()):
             state["rules"] = {fold: version for fold, version in versions.items() if version}
+        precisions = {fold: precision_name(evaluated.method) for fold, evaluated in self.methods.items()}
+        if set(precisions.values()) != {"float32"}:
+            state["precision"] = precisions
         if self.as_fitted is not None:
             state["as_fitted"] = self.as_fitted.description
         return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()

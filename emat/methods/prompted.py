@@ -16,7 +16,7 @@ from torch import Tensor
 
 from emat.backbone.tokens import Grid
 from emat.images import Pixels, resize_photo
-from emat.methods.base import Features
+from emat.methods.base import Features, in_precision
 from emat.methods.training_free import CERTAIN_LOGIT, Patches, PatchMethod, SupportPatches, SupportPatchesT
 from emat.refine.candidates import sheet_size
 from emat.refine.mask_decoder import SIDE
@@ -81,7 +81,7 @@ class PromptedMethod(PatchMethod[PromptedQuery, SupportPatchesT]):
     @torch.no_grad()
     def photo_features(self, photo: Pixels) -> Features:
         """Compute the tokens of a photo (H, W, 3), and keep the photo itself beside them, at its own proportions."""
-        (features,) = super().features(self.prepare(photo))
+        (features,) = in_precision(self.precision, super().features, self.prepare(photo))
         return Features((*features.tensors, *_kept(photo)), features.size)
 
     def features_together(self, photos: Sequence[Pixels]) -> list[Features]:

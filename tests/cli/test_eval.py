@@ -158,6 +158,8 @@ def test_size_splits_are_reported(photos: Path, capsys: pytest.CaptureFixture[st
         (("--device", "abacus"), "unknown-device"),
         (("--model", "absent"), "unknown-head"),
         (("--cache-memory", "inf"), "bad-number"),
+        (("--precision", "int4"), "unknown-choice"),
+        (("--precision", "bfloat16", "--as-fitted"), "conflicting-options"),
         (("--folds", "2", "--tasks", "2", "-o", "taken/run.json"), "cannot-write"),
         (("--threshold", "high"), "unclear-option"),
         (("--threshold", "0.1,0.2,0.3"), "unclear-option"),

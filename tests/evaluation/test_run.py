@@ -10,7 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from safetensors.torch import load_file
 
 from emat.cli import main
@@ -18,6 +20,7 @@ from emat.distributed import Processes, find_processes
 from emat.evaluation.evaluator import FittedOptions, QueryWork, plan
 from emat.evaluation.results import read_results
 from emat.evaluation.run import EvaluatedMethod, Outcomes, Run, evaluate, load_evaluated, remove_journals, seconds_spent
+from emat.features import FeatureCache
 from emat.methods.base import Thresholds
 from emat.tasks.benchmark import Benchmark, open_benchmark
 from emat.tasks.sampling import TaskRequest
@@ -27,6 +30,8 @@ from emat.weights import MOBILESAM
 from tests.evaluation.conftest import make_photos
 from tests.inference.colour_method import ColourMethod
 from tests.raises import raises_code
+
+PRECISIONS = (torch.float32, torch.bfloat16)
 
 
 class Stopped(Exception):
@@ -115,6 +120,23 @@ def test_answers_by_other_rules_are_another_run(run: Run, monkeypatch: pytest.Mo
     before = run.fingerprint
     monkeypatch.setattr(type(run.methods[run.configurations[0].fold].method), "decision_version", 7)
     assert run.fingerprint != before
+
+
+def test_photos_that_are_encoded_in_another_precision_are_another_run(benchmark: Benchmark, tmp_path: Path) -> None:
+    methods = [load_evaluated(None, "prototype", image_size=64, device="cpu", precision=each) for each in PRECISIONS]
+    configurations = (benchmark.sampler(0, TaskRequest(2, 1, tasks=3)).configuration(),)
+    runs = [Run(configurations, {0: method}) for method in methods]
+    assert len({run.fingerprint for run in runs}) == len(PRECISIONS)
+    assert [method.description()["precision"] for method in methods] == ["float32", "bfloat16"]
+    caches = [FeatureCache(method.method, memory_bytes=10**8) for method in methods]
+    assert not caches[0].serves(methods[1].method)
+    photo = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
+    single, half = (cache.features(photo).tensors[0] for cache in caches)
+    assert half.dtype == torch.float32
+    assert not torch.equal(single, half)
+    assert float((single - half).norm() / single.norm()) < 0.1
+    scores = [answered(run, benchmark, tmp_path / f"{index}.journal") for index, run in enumerate(runs)]
+    assert scores[0] != scores[1]
 
 
 def test_a_task_file_gives_what_sampled_tasks_give(run: Run, benchmark: Benchmark, tmp_path: Path) -> None:
