@@ -44,14 +44,14 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Path
 
 
 @cache
-def method(name: str) -> EvaluatedMethod:
+def method(name: str, side: int = SIDE) -> EvaluatedMethod:
     plain = plain_method(name)
     with torch.device("meta"):
         backbone = find_backbone(BACKBONE).build()
     backbone.to_empty(device="cpu").load_public(plain.backbone)
     network = build(name, CHANNELS)
     load_public(network, plain.learner)
-    built = NetworkMethod(backbone, network, SIDE).requires_grad_(False).eval()
+    built = NetworkMethod(backbone, network, side).requires_grad_(False).eval()
     return EvaluatedMethod(built, BACKBONE, None, None, digest(built.state_dict()), 0)
 
 

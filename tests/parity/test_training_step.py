@@ -1,5 +1,6 @@
 """One step of training equals the published one: the loss, its gradients and the weights after Adam."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,37 +20,38 @@ from tests.parity.end_to_end import SIDE, entries, mask_of, names, photo_of, pla
 from tests.parity.plain_evaluation import plain_tokens
 from tests.parity.test_end_to_end import method as evaluated
 
-RATE, LAMBDA = 1e-3, 0.1
+RATE, LAMBDA, PUBLISHED_SIDE = 1e-3, 0.1, 700
 # Query, support and class; the third query does not show its class.
 TASKS = ((0, 10, 1), (3, 8, 4), (1, 15, 5))
 
 
-def nearest(mask: np.ndarray) -> Tensor:
-    return F.interpolate(torch.from_numpy(mask)[None, None].float(), (SIDE, SIDE), mode="nearest")[0, 0]
+def nearest(mask: np.ndarray, side: int) -> Tensor:
+    return F.interpolate(torch.from_numpy(mask)[None, None].float(), (side, side), mode="nearest")[0, 0]
 
 
-def plain_loss(weights: dict[str, Tensor]) -> Tensor:
+def plain_loss(weights: dict[str, Tensor], side: int) -> Tensor:
     """The published loss: classification and segmentation as negative log-likelihoods over two classes."""
-    plain = plain_method("emat")
+    plain = replace(plain_method("emat"), side=side)
     queries, supports = (
         torch.cat([plain_tokens(plain, photo_of("pascal", task[role])) for task in TASKS]) for role in (0, 1)
     )
-    support_masks = torch.stack([nearest(mask_of("pascal", task[1]) == task[2]) for task in TASKS])
-    query_masks = torch.stack([nearest(mask_of("pascal", task[0]) == task[2]) for task in TASKS]).long()
+    support_masks = torch.stack([nearest(mask_of("pascal", task[1]) == task[2], side) for task in TASKS])
+    query_masks = torch.stack([nearest(mask_of("pascal", task[0]) == task[2], side) for task in TASKS]).long()
     presence, masks = plain_forward(plain.form, weights, queries, supports, support_masks)
     assert presence is not None
-    full = F.interpolate(masks, (SIDE, SIDE), mode="bilinear", align_corners=True)
+    full = F.interpolate(masks, (side, side), mode="bilinear", align_corners=True)
     there = torch.tensor([(mask_of("pascal", task[0]) == task[2]).any() for task in TASKS]).long()
     assert there.tolist() == [1, 1, 0]
     return LAMBDA * F.nll_loss(presence.log_softmax(1), there) + F.nll_loss(full.log_softmax(1), query_masks)
 
 
-def test_loss_gradients_and_an_adam_step_equal_the_published_ones(tmp_path: Path) -> None:
+@pytest.mark.parametrize("side", [SIDE, pytest.param(PUBLISHED_SIDE, marks=pytest.mark.slow)])
+def test_loss_gradients_and_an_adam_step_equal_the_published_ones(side: int, tmp_path: Path) -> None:
     plain = {name: value.clone().requires_grad_() for name, value in plain_method("emat").learner.items()}
-    expected = plain_loss(plain)
+    expected = plain_loss(plain, side)
     expected.backward()
 
-    built = evaluated("emat").method
+    built = evaluated("emat", side).method
     assert isinstance(built, NetworkMethod)
     built.network.requires_grad_(True)
     before = {name: value.clone() for name, value in built.network.state_dict().items()}
@@ -58,7 +60,7 @@ def test_loss_gradients_and_an_adam_step_equal_the_published_ones(tmp_path: Path
     photos = [SourcePhoto(0, name) for name in names("pascal")]
     way = {value: number for number, values in enumerate(drawn_from.mask_values) for value in values.values()}
     tasks = [TrainingTask(photos[query], 0, photos[support], way[c]) for query, support, c in TASKS]
-    batch = TaskTensors(built, drawn_from, FeatureCache(built, memory_bytes=10**9), SIDE).batch(tasks)
+    batch = TaskTensors(built, drawn_from, FeatureCache(built, memory_bytes=10**9), side).batch(tasks)
     try:
         loss = built.loss(batch, LossWeights(LAMBDA)).total
         loss.backward()
