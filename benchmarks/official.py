@@ -1,6 +1,7 @@
 """emat against the published code's way of working: one task after the other, and every photo of a task encoded anew.
 
     python benchmarks/official.py
+    python benchmarks/official.py --precision bfloat16    # emat encodes photos as emat eval --precision bfloat16 does
 
 The published way is `tests/parity/plain_evaluation.py`, which gives the same answers. Weights are random: EMAT with
 DINOv2 ViT-S. Every measurement is a process of its own with one thread. Seconds are processor seconds, since other work
@@ -46,12 +47,14 @@ CHANNELS, COVER = 72, 0.1
 TRAINING_BATCH, TRAINING_SIDE = 3, 700
 
 
-def network_method(side: int) -> NetworkMethod:
+def network_method(side: int, precision: str = "float32") -> NetworkMethod:
     torch.manual_seed(0)
     backbone = find_backbone("dinov2-s").build()
     for parameter in backbone.parameters():
         parameter.normal_(std=0.05)
-    return NetworkMethod(backbone, build("emat", CHANNELS), side).eval()
+    method = NetworkMethod(backbone, build("emat", CHANNELS), side).eval()
+    method.precision = getattr(torch, precision)
+    return method
 
 
 def plain_of(method: NetworkMethod, side: int) -> PlainMethod:
@@ -100,9 +103,9 @@ def opened(drawn: tuple[Configuration, ...], folder: Path) -> Benchmark:
     return open_benchmark(None, None, folder / "data", folds="1")
 
 
-def evaluation(way: str, side: int, tasks: int, settings: int) -> Callable[[], object]:
+def evaluation(way: str, side: int, tasks: int, settings: int, precision: str) -> Callable[[], object]:
     """An evaluation, ready to start."""
-    method, drawn = network_method(side), configurations(settings, tasks)
+    method, drawn = network_method(side, precision), configurations(settings, tasks)
     folder = Path(tempfile.mkdtemp())
     dataset = opened(drawn, folder).dataset
     assert dataset is not None
@@ -123,9 +126,9 @@ def evaluation(way: str, side: int, tasks: int, settings: int) -> Callable[[], o
     return plain if way == "plain" else ours
 
 
-def unit(way: str, side: int, what: str) -> Callable[[], object]:
+def unit(way: str, side: int, what: str, precision: str) -> Callable[[], object]:
     """One photo through the backbone, one pair through the network, or the forward or training pass of a batch."""
-    method = network_method(side)
+    method = network_method(side, precision)
     plain = plain_of(method, side)
     photo = np.random.default_rng(0).integers(0, 256, (*PHOTO_SIZE, 3), np.uint8)
     if what == "photo":
@@ -168,8 +171,12 @@ def unit(way: str, side: int, what: str) -> Callable[[], object]:
 def measure(words: list[str]) -> None:
     """In a process of its own: print seconds and peak memory of one piece of work."""
     torch.set_num_threads(1)
-    what, way, side, tasks, settings, repeats = words[0], words[1], *map(int, words[2:])
-    work = evaluation(way, side, tasks, settings) if what == "evaluation" else unit(way, side, what)
+    what, way, precision = words[:3]
+    side, tasks, settings, repeats = map(int, words[3:])
+    if what == "evaluation":
+        work = evaluation(way, side, tasks, settings, precision)
+    else:
+        work = unit(way, side, what, precision)
     seconds = []
     for _ in range(repeats):
         started = time.process_time()
@@ -179,8 +186,10 @@ def measure(words: list[str]) -> None:
     print(json.dumps({"seconds": min(seconds), "peak": peak}))
 
 
-def measured(what: str, way: str, side: int, tasks: int = 0, settings: int = 1, repeats: int = 1) -> tuple[float, int]:
-    words = [what, way, *(str(value) for value in (side, tasks, settings, repeats))]
+def measured(
+    what: str, way: str, side: int, tasks: int = 0, settings: int = 1, repeats: int = 1, precision: str = "float32"
+) -> tuple[float, int]:
+    words = [what, way, precision, *(str(value) for value in (side, tasks, settings, repeats))]
     command = [sys.executable, __file__, "--measure", *words]
     out = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout.splitlines()[-1])
     return out["seconds"], out["peak"]
@@ -196,10 +205,11 @@ def row(name: str, plain: tuple[float, int], ours: tuple[float, int]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--measure", nargs=6, help=argparse.SUPPRESS)
+    parser.add_argument("--measure", nargs=7, help=argparse.SUPPRESS)
     parser.add_argument("--small-tasks", type=int, default=12, help="of each setting at 350 px")
     parser.add_argument("--large-tasks", type=int, default=4, help="of each setting at 700 px; 0 leaves these out")
     parser.add_argument("--repeats", type=int, default=3, help="of a photo, a pair and a training step")
+    parser.add_argument("--precision", default="float32", help="in which emat encodes photos")
     options = parser.parse_args()
     if options.measure:
         measure(options.measure)
@@ -209,7 +219,10 @@ def main() -> None:
     for side, _ in sizes:
         units: dict[str, tuple[tuple[float, int], tuple[float, int]]] = {}
         for what in ("photo", "pair"):
-            units[what] = tuple(measured(what, way, side, repeats=options.repeats) for way in ("plain", "emat"))  # type: ignore[assignment]
+            units[what] = tuple(  # type: ignore[assignment]
+                measured(what, way, side, repeats=options.repeats, precision=options.precision)
+                for way in ("plain", "emat")
+            )
             row(f"one {what}, {side} px" + (", mask cover 10 %" if what == "pair" else ""), *units[what])
         for settings in (1, 3):
             counted = savings(configurations(settings, 1000))
@@ -223,7 +236,10 @@ def main() -> None:
             )
     for side, tasks in sizes:
         for settings in (1, 3):
-            both = [measured("evaluation", way, side, tasks, settings) for way in ("plain", "emat")]
+            both = [
+                measured("evaluation", way, side, tasks, settings, precision=options.precision)
+                for way in ("plain", "emat")
+            ]
             row(f"2-way 1-shot, {settings} setting{'s' * (settings > 1)}, {tasks} tasks each, {side} px", *both)
     both = [measured("training", way, TRAINING_SIDE, repeats=options.repeats) for way in ("plain", "emat")]
     row(f"training step, {TRAINING_SIDE} px, batch {TRAINING_BATCH}, kept features", *both)
