@@ -1,6 +1,7 @@
 """Tiles cover a photo, and a slide is predicted window by window."""
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -106,8 +107,8 @@ def test_examples_are_cut_into_as_many_tiles_as_the_photo(spotted: Segmenter) ->
         shown = example.working.masks["spot"] == 1
         tiles = cut((200, 200), (2, 2))
         fullest = tiles[int(np.argmax([shown[tile.area].sum() for tile in tiles]))]
-        mask = torch.from_numpy(shown[fullest.area].astype(np.float32))
-        expected = head.encode_support(head.photo_features(example.working.photo[fullest.area]), mask)
+        mask, tile = torch.from_numpy(shown[fullest.area].astype(np.float32)), example.working.photo[fullest.area]
+        expected = head.encode_example(mask, partial(np.copy, tile), partial(head.photo_features, tile))
         assert torch.equal(encoding.cells, expected.cells)
         assert not torch.equal(encoding.cells, example.encodings["spot"].cells)
 
