@@ -6,7 +6,6 @@
 #   benchmarks/experiment.sh longer METHOD FOLD  and that one on LONGER other tasks, with a new cosine again
 #   benchmarks/experiment.sh stack FOLD          and that one, for EMAT, on STACK other tasks with MobileSAM's channels beside
 #                                                EfficientNet-Lite2's; FOLD may be "default", for the bundled head
-#   benchmarks/experiment.sh close-ups FOLD      and that one on CLOSE_UPS other tasks, whose supports are cut out of their photos
 #   benchmarks/experiment.sh default             the first two steps without leaving classes out: the bundled head
 #   benchmarks/experiment.sh eval METHOD FOLD    evaluate emat, emat-prior, cst, emat-me-ld or prototype: three settings, 2-way 1-shot
 #   benchmarks/experiment.sh sizes METHOD        evaluate by object size: four folds, 1-way 1-shot
@@ -16,8 +15,8 @@
 #   benchmarks/experiment.sh all                 everything, one after the other
 #
 # PASCAL names the photos of PASCAL-5i, MASKS their masks (a folder or zip), LISTS the fold lists, COCO a COCO data set.
-# TRAINING, FURTHER, LONGER, STACK and CLOSE_UPS are the numbers of training tasks of the steps, OLDER and OLDER_FURTHER those of `older`,
-# BATCH the tasks in one of its updates, TASKS that of the evaluation tasks of a fold. STEP=longer, STEP=stack or STEP=close-ups evaluates the heads of that step, instead of those of `further`.
+# TRAINING, FURTHER, LONGER and STACK are the numbers of training tasks of the steps, OLDER and OLDER_FURTHER those of `older`,
+# BATCH the tasks in one of its updates, TASKS that of the evaluation tasks of a fold. STEP=longer or STEP=stack evaluates the heads of that step, instead of those of `further`.
 set -euo pipefail
 : "${PASCAL:?folder of PASCAL photos}" "${MASKS:?masks of these photos}" "${LISTS:?fold lists}" "${COCO:?folder of COCO}"
 RUNS=${RUNS:-runs/experiment}
@@ -25,7 +24,6 @@ TRAINING=${TRAINING:-6000}
 FURTHER=${FURTHER:-10000}
 LONGER=${LONGER:-16000}
 STACK=${STACK:-6000}
-CLOSE_UPS=${CLOSE_UPS:-8000}
 STEP=${STEP:-further}
 NAME=${STEP#further}  # results of the step longer begin with its name
 NAME=${NAME:+$NAME-}
@@ -79,22 +77,10 @@ longer() { # method, name of the first run, options; another seed gives other ta
   train "$1" "$RUNS/longer-$2" "$LONGER" --seed 1 --start-from "$RUNS/further-$2/last.safetensors" "${@:3}"
 }
 
-on_stack() { # step, fold or "default", head to start from, tasks, options
-  local name=emat-fold$2 leave_out=(--fold "$2")
-  if [ "$2" = default ]; then name=default leave_out=(); fi
-  train emat "$RUNS/$1-$name" "$4" --backbone efficientnet-lite2+mobilesam --start-from "$3" "${leave_out[@]}" "${@:5}"
-}
-
 stack() { # fold or "default"; the first channels of the network are those of the head that it starts from
-  local start=$RUNS/longer-emat-fold$1/last.safetensors
-  if [ "$1" = default ]; then start=default-light; fi
-  on_stack stack "$1" "$start" "$STACK" --seed 2
-}
-
-close_ups() { # fold or "default"
-  local start=$RUNS/stack-emat-fold$1/last.safetensors
-  if [ "$1" = default ]; then start=$RUNS/stack-default/last.safetensors; fi
-  on_stack close-ups "$1" "$start" "$CLOSE_UPS" --seed 3 --close-ups
+  local name=emat-fold$1 start=$RUNS/longer-emat-fold$1/last.safetensors leave_out=(--fold "$1")
+  if [ "$1" = default ]; then name=default start=default-light leave_out=(); fi
+  train emat "$RUNS/stack-$name" "$STACK" --backbone efficientnet-lite2+mobilesam --seed 2 --start-from "$start" "${leave_out[@]}"
 }
 
 case ${1:-} in
@@ -102,7 +88,6 @@ case ${1:-} in
   further) further "$2" "$2-fold$3" --fold "$3" ;;
   longer) longer "$2" "$2-fold$3" --fold "$3" ;;
   stack) stack "$2" ;;
-  close-ups) close_ups "$2" ;;
   default) train emat "$RUNS/default" "$TRAINING" && further emat default ;;
   eval) evaluate "$2" "$3" ;;
   sizes) folds "$2" sizes --fold all --way 1 --shot 1 --object-size 0-5,5-10,10-15,0-15 ;;
