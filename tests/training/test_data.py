@@ -16,7 +16,6 @@ from emat.features import FeatureCache
 from emat.formats.class_names import VOC_CLASSES
 from emat.images import Pixels, write_indexed_png
 from emat.methods.base import Method
-from emat.methods.prior import cut_out
 from emat.methods.registry import build_method
 from emat.model.encoding import support_mask
 from emat.tasks.task import Queries
@@ -240,22 +239,6 @@ def test_a_mirrored_photo_has_its_mask_mirrored(method: Method, drawn_from: Trai
     assert torch.equal(mirrored.query_masks, plain.query_masks.flip(2))
     assert torch.equal(mirrored.support_masks[0], plain.support_masks[0].flip(1))
     assert not torch.equal(mirrored.queries[0].tensors[0], plain.queries[0].tensors[0])
-
-
-def test_a_close_up_is_trained_as_the_prior_looks_at_a_support(method: Method, drawn_from: TrainingList) -> None:
-    cache = FeatureCache(method, memory_bytes=10**8)
-    tensors = TaskTensors(method, drawn_from, cache, mask_size=32, close_ups=True)
-    ant, bee = SourcePhoto(0, "ant0"), SourcePhoto(0, "ant1")
-    batch = tensors.batch([TrainingTask(ant, 0, bee, 0)])
-    dataset = drawn_from.sources[0].dataset
-    photo, mask = cut_out(dataset.image("ant1"), torch.from_numpy(dataset.mask("ant1") == 1))
-    assert photo.shape != dataset.image("ant1").shape
-    assert torch.equal(batch.support_masks[0], support_mask(mask.float(), 64))
-    assert torch.equal(batch.supports[0].tensors[0], method.photo_features(photo).tensors[0])
-    assert torch.equal(batch.queries[0].tensors[0], method.photo_features(dataset.image("ant0")).tensors[0])
-    mirrored = tensors.batch([TrainingTask(ant, 0, bee, 0, flip_support=True)])
-    assert torch.equal(mirrored.support_masks[0], batch.support_masks[0].flip(1))
-    assert cache.counts.misses == 2
 
 
 def test_photos_are_read_once(method: Method, drawn_from: TrainingList) -> None:
