@@ -60,7 +60,6 @@ RIVALRY = 0.8
 PRESENCE_SHARE, ABSENCE_SHARE, MASK_MARGIN = 0.1, 1.0, 0.2
 LIKELY = 0.5  # scores and probabilities from which a way, and a pixel of its mask, count when masks are compared
 LARGEST_LOGIT = 8.0  # of presence: more certainty than this should not decide a mask on its own
-MARGIN = 0.25  # how far a close-up reaches beyond the object, as a share of its longer side
 SMALLEST_CUT = 32  # pixels of a photo that a close-up shows at least
 # EfficientNet-Lite2's last block tells classes apart best (AUC of presence 0.93, all of the prototype's blocks 0.92).
 LAST_BLOCK = PrototypePresence(level=0.21, first_channel=8, end_channel=14)
@@ -70,6 +69,7 @@ LAST_BLOCK = PrototypePresence(level=0.21, first_channel=8, end_channel=14)
 class CloseUp:
     """How the object of a support is looked at by itself."""
 
+    margin: float = 0.25  # of the object's longer side, around it
     side: int = 256  # pixels of the square that judges presence, by the first backbone of a stack or the only one
     level: float = 0.2  # the cosine at which presence is undecided
     sharpness: float = 28.0  # the logit of a cosine that is 1 above the level
@@ -153,7 +153,7 @@ class PriorMethod(CorrelationMethod[QueryWithPrior, SupportWithPrior]):
         rule = self.rule.close_up
         if rule is None or not bool((mask > 0).any()):
             return self.encode_support(features(), mask)
-        cut, shown = cut_out(photo(), mask)
+        cut, shown = cut_out(photo(), mask, rule.margin)
         support = self.encode_support((encode or self.photo_features)(cut), shown)
         return replace(support, close_up=self._presence_vectors(cut, shown, rule.side))
 
@@ -228,7 +228,7 @@ def with_prior(trained: ShotEvidence, patches: Tensor, support: SupportWithPrior
     return ShotEvidence(presence, torch.stack([torch.zeros_like(mask), mask], dim=1))
 
 
-def cut_out(photo: Pixels, mask: Tensor, margin: float = MARGIN) -> tuple[Pixels, Tensor]:
+def cut_out(photo: Pixels, mask: Tensor, margin: float) -> tuple[Pixels, Tensor]:
     """Cut a class out of a photo (H, W, 3): the square around it, as far as the photo reaches, and its mask there.
 
     Args:

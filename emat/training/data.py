@@ -28,7 +28,6 @@ from emat.files import read_names
 from emat.formats.drawing import LabelMap
 from emat.images import VOID, Pixels, resize_photo
 from emat.methods.base import Features, Method, TrainingBatch
-from emat.methods.prior import cut_out
 from emat.model.encoding import support_mask
 from emat.tasks.benchmark import Watch
 from emat.tasks.sampling import TaskRequest, TaskSampler, published_protocol
@@ -260,14 +259,6 @@ def _made_validation_list(
     return FoldList(found.dataset, fold, "val", entries, enough)
 
 
-@dataclass(frozen=True)
-class View:
-    """What is encoded: a photo, or the close-up of one class in it."""
-
-    photo: SourcePhoto
-    way: int | None = None  # the class, as an index into `TrainingList.classes`
-
-
 class TaskTensors:
     """Turns training tasks into batches of tensors.
 
@@ -277,55 +268,28 @@ class TaskTensors:
         cache: The features of photos. None if the method trains its backbone: features are then computed for every
             batch, with gradients.
         mask_size: Side of the masks of queries, in pixels. Masks of supports have the size of the prepared photos.
-        close_ups: Whether the object of a support is cut out of its photo, as `emat-prior` does.
     """
 
-    def __init__(
-        self,
-        method: Method,
-        drawn_from: TrainingList,
-        cache: FeatureCache | None,
-        mask_size: int,
-        close_ups: bool = False,
-    ) -> None:
-        self._method, self._cache, self._close_ups = method, cache, close_ups
+    def __init__(self, method: Method, drawn_from: TrainingList, cache: FeatureCache | None, mask_size: int) -> None:
+        self._method, self._cache = method, cache
         self._can_mirror = True  # until the method says that it cannot mirror features
         self._size, self._mask_size = method.preparation.image_size, mask_size
         self._sources = [source.dataset for source in drawn_from.sources]
         self._values = drawn_from.mask_values
         self._mask = lru_cache(maxsize=MASK_MEMORY // max(self._size, mask_size) ** 2)(self._resized_mask)
         self._photo = lru_cache(maxsize=PHOTO_MEMORY // (3 * self._size**2))(self._resized_photo)
-        self._cut_mask = lru_cache(maxsize=MASK_MEMORY // self._size**2)(self._mask_of_close_up)
 
     def batch(self, tasks: Sequence[TrainingTask]) -> TrainingBatch:
         """Return the tensors of `tasks`, on the method's device."""
         device = next(self._method.parameters()).device
-        supports = [self._support_mask(task) for task in tasks]
+        supports = [self._object(task.support, task.way, None, task.flip_support) for task in tasks]
         queries = [self._object(task.query, task.way, self._mask_size, task.flip_query) for task in tasks]
         return TrainingBatch(
-            [self._features(View(task.query), task.flip_query) for task in tasks],
-            [self._features(self._support(task), task.flip_support) for task in tasks],
+            [self._features(task.query, task.flip_query) for task in tasks],
+            [self._features(task.support, task.flip_support) for task in tasks],
             [torch.from_numpy(mask).to(device, torch.float32) for mask in supports],
             torch.from_numpy(np.stack(queries)).to(device),
         )
-
-    def _support(self, task: TrainingTask) -> View:
-        return View(task.support, task.way if self._close_ups else None)
-
-    def _support_mask(self, task: TrainingTask) -> LabelMap:
-        if not self._close_ups:
-            return self._object(task.support, task.way, None, task.flip_support)
-        mask = self._cut_mask(task.support, task.way)
-        return np.ascontiguousarray(mask[:, ::-1]) if task.flip_support else mask
-
-    def _mask_of_close_up(self, photo: SourcePhoto, way: int) -> LabelMap:
-        return _at_side(self._cut_out(photo, way)[1], self._size)
-
-    def _cut_out(self, photo: SourcePhoto, way: int) -> tuple[Pixels, LabelMap]:
-        source = self._sources[photo.source]
-        shown = source.mask(photo.name) == self._values[way][photo.source]
-        pixels, mask = cut_out(source.image(photo.name), torch.from_numpy(shown))
-        return pixels, mask.numpy().astype(np.uint8)
 
     def _object(self, photo: SourcePhoto, way: int, size: int | None, flip: bool) -> LabelMap:
         """Return 1 where the photo shows the class; void and other classes count as background.
@@ -341,36 +305,31 @@ class TaskTensors:
         mask = self._sources[photo.source].mask(photo.name)
         return _at_side(mask, self._size) if size is None else shrink(mask, size)
 
-    def _features(self, view: View, flip: bool) -> Features:
+    def _features(self, photo: SourcePhoto, flip: bool) -> Features:
         if self._cache is not None:
-            return self._cached_features(view, flip)
-        small = self._photo(view)
+            return self._cached_features(photo, flip)
+        small = self._photo(photo)
         return self._method.features(self._method.prepare(_mirrored(small) if flip else small))[0]
 
-    def _cached_features(self, view: View, flip: bool) -> Features:
+    def _cached_features(self, photo: SourcePhoto, flip: bool) -> Features:
         """Return features from the cache. If the method can mirror features, mirrored photos are not cached."""
         assert self._cache is not None
         if flip:
-            plain = self._cached_features(view, flip=False) if self._can_mirror else None
+            plain = self._cached_features(photo, flip=False) if self._can_mirror else None
             mirrored = None if plain is None else self._method.mirror(plain)
             if mirrored is not None:
                 return mirrored
             self._can_mirror = False
         # Validation uses the same cache with plain photo names, which never begin with a slash.
-        cut = "" if view.way is None else f"{view.way}"
-        key = f"/{view.photo.source}/{flip:d}/{cut}/{view.photo.name}"
-        return self._cache.features_of(key, lambda _: self._read(view, flip))
+        return self._cache.features_of(f"/{photo.source}/{flip:d}/{photo.name}", lambda _: self._read(photo, flip))
 
-    def _read(self, view: View, flip: bool) -> Pixels:
-        if view.way is None:
-            pixels = self._sources[view.photo.source].image(view.photo.name)
-        else:
-            pixels = self._cut_out(view.photo, view.way)[0]
+    def _read(self, photo: SourcePhoto, flip: bool) -> Pixels:
+        pixels = self._sources[photo.source].image(photo.name)
         return _mirrored(pixels) if flip else pixels
 
-    def _resized_photo(self, view: View) -> Pixels:
+    def _resized_photo(self, photo: SourcePhoto) -> Pixels:
         # Kept at the method's size to save memory and time; `prepare` does not resize such a photo again.
-        return resize_photo(self._read(view, flip=False), (self._size, self._size))
+        return resize_photo(self._read(photo, flip=False), (self._size, self._size))
 
 
 def _mirrored(photo: Pixels) -> Pixels:

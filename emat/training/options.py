@@ -25,7 +25,7 @@ LARGEST_MASK = 4096  # pixels a side; each step compares a batch of masks of thi
 # can.
 FIXED_IN_A_RUN = (
     "method", "backbone", "size", "support_grid", "widths", "channels", "batch", "batch_per_process", "tasks_per_epoch",
-    "start_from", "close_ups",
+    "start_from",
 )  # fmt: skip
 ABOVE_ZERO = (
     "epochs", "batch", "save_every", "check_every", "devices", "nodes", "size", "support_grid", "tasks_per_epoch",
@@ -131,11 +131,6 @@ class TrainingOptions:
         "How queries are chosen: listed goes through the list, drawn draws a class first. Default: listed if PASCAL is "
         "the only data set, otherwise drawn.",
     ] = None
-    close_ups: Annotated[
-        bool,
-        "Cut the object of each support out of its photo, as emat-prior does when it predicts.",
-        "--close-ups/--no-close-ups",
-    ] = False
     flip: Annotated[bool, "Mirror each photo half of the time.", "--flip/--no-flip"] = False
     seed: Annotated[int, "Seed of the tasks and of the first weights."] = 0
 

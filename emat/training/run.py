@@ -104,7 +104,7 @@ class _Run:
         self.plan = Plan(per_epoch, options.tasks_per_step, total)
         self.cache = None if self.method.recipe.trains_backbone else self._new_cache()
         mask_size = options.mask_size or self.method.preparation.image_size
-        tensors = TaskTensors(self.method, drawn_from, self.cache, mask_size, options.close_ups)
+        tensors = TaskTensors(self.method, drawn_from, self.cache, mask_size)
         self.stepper = Stepper(options, fabric, self.method, data.tasks, tensors, self.plan)
         self.has_other_files = False
         self.progress = self._restored()
