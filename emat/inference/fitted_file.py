@@ -52,8 +52,8 @@ LEARNT = "learnt."
 VALUE = "value"  # the name of an encoding that is a plain tensor
 
 # The shapes of their tensors: words of letters, or several such words with | between them. A letter that occurs again
-# must stand for the same number, within an encoding and in all encodings of a file; `k` and `l` are free, because every
-# mask keeps another number of tokens.
+# must stand for the same number, within an encoding and in all encodings of a file, and for the one that the method's
+# `support_lengths` gives; `k` and `l` are free, because every mask keeps another number of tokens.
 MOST_EXAMPLES = 10_000
 FREE = "kl"
 SHAPES: dict[type[Any], dict[str, str]] = {
@@ -262,7 +262,7 @@ def read_fitted(path: Path, device: str | torch.device | None = None) -> FittedF
     method = head.build(device)
     with _damage(path):
         # The examples. A letter of `SHAPES` stands for the same length in all of them.
-        letters: dict[str, int] = {}
+        letters = dict(method.support_lengths())
         form = method.support_type
         examples = tuple(_example(entry, index, tensors, letters, form) for index, entry in enumerate(listed))
         check_same_type(
@@ -289,9 +289,6 @@ def read_fitted(path: Path, device: str | torch.device | None = None) -> FittedF
             channels=tuple(str(channel) for channel in json.loads(metadata.get("channels", "[]"))),
             project=metadata.get("project", "none"),
         )
-    check_backbone(
-        (encoding for kept in examples for encoding in kept.encodings.values()), getattr(method, "backbone", None), path
-    )
     # Everything was checked on the CPU; now it goes where the method is.
     where = next(method.parameters()).device
     return FittedFile(
@@ -483,12 +480,3 @@ def check_picture(photo: Any, masks: Mapping[str, Any], what: str) -> None:
     for name, mask in masks.items():
         if mask.shape != photo.shape[:2] or mask.dtype not in (np.uint8, np.bool_):
             raise ValueError(f"the {what}'s mask of {name[:40]!r} has the shape {mask.shape} of {mask.dtype}")
-
-
-def check_backbone(encodings: Iterable[Any], backbone: Any, path: object) -> None:
-    """Check that support encodings come from a backbone of this size; EmatError names the file `path`."""
-    expected = getattr(backbone, "channels", None), getattr(backbone, "width", None)
-    for encoding in encodings:
-        cells = getattr(encoding, "cells", None)
-        if None not in expected and cells is not None and (cells.shape[1], cells.shape[3]) != expected:
-            raise EmatError("damaged-file", f"{path} is damaged: its examples do not fit its backbone; fit it again")
