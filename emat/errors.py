@@ -98,6 +98,7 @@ CODES: Mapping[str, str] = {
     "pixels-not-square": "The pixels of a photo are not square.",
     "ray-failed": "Ray did not start, or stopped.",
     "refuses-overwrite": "Something is there already and is not replaced.",
+    "request-too-slow": "A request to a server took too long to arrive.",
     "reserved-class-name": "A class name has another meaning in annotation files.",
     "same-output-name": "Two results would be written to the same file.",
     "server-busy": "A server has more requests than it can answer just now.",

@@ -57,6 +57,8 @@ def whole_file(path: Path) -> Iterator[Path]:
         with writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             remove_unfinished(path.parent)
+            if guard is not None:
+                guard.enter(path.parent)
             yield unfinished
             if guard is not None:
                 guard.remember(path, unfinished)
@@ -83,6 +85,8 @@ def whole_folder(path: Path) -> Iterator[Path]:
     if guard is not None:
         guard.refuse(path, as_folder=True)
     with temporary_folder(path.parent) as scratch, writing(path):
+        if guard is not None:
+            guard.enter(path.parent)
         yield scratch / "new"
         if guard is not None:
             guard.remember(path, scratch / "new")
@@ -255,8 +259,16 @@ class _Guard:
 
     def remember(self, path: Path, content: Path) -> None:
         """Remember that the file `content` is about to become `path`: before it does, in case the process is killed."""
-        name, mark = self._name(path), _mark(content)
-        if path.name.startswith(OWN) or mark in self._written[name]:
+        if not path.name.startswith(OWN):
+            self._note(self._name(path), _mark(content))
+
+    def enter(self, folder: Path) -> None:
+        """Remember that files are written to a folder below: a killed process may leave one unfinished there."""
+        if folder != self._folder:
+            self._note(f"{self._name(folder)}/", "")
+
+    def _note(self, name: str, mark: str) -> None:
+        if mark in self._written[name]:
             return
         with (self._folder / RECORD).open("a", encoding="utf-8") as file:
             # A process that found no room may have left half a line, which must not swallow this one.
@@ -265,7 +277,11 @@ class _Guard:
 
     @cached_property
     def _written(self) -> "defaultdict[str, set[str]]":
-        """The SHA-256 of everything that was written to each file of the folder."""
+        """The SHA-256 of everything that was written to each file of the folder.
+
+        What a killed process left unfinished is removed from all folders that were written to, also from those that
+        this command does not use.
+        """
         written: defaultdict[str, set[str]] = defaultdict(set)
         for line in self._record().decode(errors="replace").splitlines():
             try:
@@ -273,6 +289,9 @@ class _Guard:
                 written[str(name)].add(str(mark))
             except (ValueError, TypeError):  # the last line of a process that was killed
                 continue
+        for name in written:
+            if name.endswith("/") and not name.startswith("/") and ".." not in Path(name).parts:
+                remove_unfinished(self._folder / name)
         return written
 
     def _record(self) -> bytes:

@@ -92,3 +92,8 @@ def test_importing_emat_loads_neither_torch_nor_anything_optional() -> None:
 def test_help_does_not_import_torch() -> None:
     code = "import sys, emat.cli\ntry: emat.cli.main(['--help'])\nexcept SystemExit: print('torch' in sys.modules)"
     assert fresh_python(code).split()[-1] == "False"
+
+
+def test_building_a_network_does_not_import_sympy() -> None:
+    code = "import sys, emat.backbone as b; b.build_backbone('efficientnet-lite2'); print('sympy' in sys.modules)"
+    assert fresh_python(code) == "False\n"

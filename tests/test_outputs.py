@@ -1,6 +1,9 @@
 """A file is written whole or not at all, and a command writes over nothing that it reads or that emat did not write."""
 
+import json
 import os
+import subprocess
+import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -8,6 +11,7 @@ import pytest
 
 from emat.outputs import (
     RECORD,
+    UNFINISHED,
     WriteError,
     check_output,
     claim_file,
@@ -72,6 +76,24 @@ def test_a_damaged_record_costs_only_the_files_of_its_damaged_lines(tmp_path: Pa
         file.write('["b.txt", "12\nnonsense\n[]\n{"a": 1}\n5\n')
     claim_folder(tmp_path)
     write_text(tmp_path / "a.txt", "b")
+
+
+def test_what_a_killed_process_left_is_removed_also_where_the_next_one_does_not_write(tmp_path: Path) -> None:
+    program = (
+        "import os, sys; from pathlib import Path; from emat.outputs import claim_folder, whole_file, whole_folder\n"
+        "out = Path(sys.argv[1]); claim_folder(out)\n"
+        "with whole_file(out / 'geojson' / 'a.json') as one, whole_folder(out / 'zarr' / 'a.zarr') as other:\n"
+        "    one.write_text('half'); other.mkdir(); os._exit(9)"
+    )
+    for out in (tmp_path / "results", tmp_path / "elsewhere"):
+        assert subprocess.run([sys.executable, "-c", program, str(out)], check=False).returncode == 9
+    claim_folder(tmp_path / "results")
+    with (tmp_path / "results" / RECORD).open("a") as file:
+        for folder in ("../elsewhere/geojson/", f"{tmp_path}/elsewhere/zarr/"):
+            file.write(json.dumps([folder, ""]) + "\n")
+    write_text(tmp_path / "results" / "coco.json", "{}")
+    assert not list((tmp_path / "results").rglob(f"{UNFINISHED}*"))
+    assert len(list((tmp_path / "elsewhere").rglob(f"{UNFINISHED}*"))) == 2  # which are none of its business
 
 
 def test_nothing_is_recorded_where_nothing_is_claimed(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from emat.backbone.base import Backbone, Stack, lead_of, used_tensors
 from emat.backbone.efficientnet import EfficientNetLite2
@@ -324,11 +324,20 @@ def build_backbone(name: str, weights: str | Path | None = None, device: str | t
     target = choose_device(device)
     with torch.device("meta"):  # saves the time for random weights that are replaced at once
         backbone = spec.build()
-    backbone.to_empty(device="cpu")
+    _give_memory(backbone)
     parts = backbone.parts if isinstance(backbone, Stack) else [backbone]
     for part, part_spec in zip(parts, spec.parts or (spec,), strict=True):
         part.load_public(load_weights(part_spec.weights, weights))
     return backbone.to(target)
+
+
+def _give_memory(network: nn.Module) -> None:
+    """Move a network from the device `meta` to the CPU, uninitialised; its `to_empty` would import all of SymPy."""
+    for module in network.modules():
+        for name, value in list(module.named_parameters(recurse=False)):
+            setattr(module, name, nn.Parameter(torch.empty(value.shape, dtype=value.dtype), value.requires_grad))
+        for name, value in list(module.named_buffers(recurse=False)):
+            setattr(module, name, torch.empty(value.shape, dtype=value.dtype))
 
 
 def recognise(tensors: Mapping[str, Tensor], path: Path, name: str | None = None) -> BackboneSpec:

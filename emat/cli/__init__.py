@@ -10,10 +10,14 @@ import io
 import json
 import os
 import re
+import signal
 import sys
+import threading
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from importlib import import_module
+from pathlib import Path
+from types import FrameType
 from typing import Annotated, Any
 
 import typer
@@ -21,6 +25,7 @@ from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from emat import __version__
 from emat.errors import EmatError
+from emat.files import from_user
 from emat.outputs import forget_claims
 from emat.threads import use_threads
 
@@ -180,6 +185,13 @@ class Verb(WithPlainHelp, TyperCommand):
         order = ["", *PANELS, ADVANCED]  # arguments first
         self.params.sort(key=lambda parameter: order.index(getattr(parameter, "rich_help_panel", None) or ""))
 
+    def invoke(self, ctx: Any) -> Any:
+        """Run the verb. A `~` in a path is the home folder also where the shell left it, as in --out=~/masks."""
+        ctx.params = {
+            name: from_user(value) if isinstance(value, Path) else value for name, value in ctx.params.items()
+        }
+        return super().invoke(ctx)
+
 
 def in_new_spelling(arguments: Sequence[str]) -> list[str]:
     """Replace flags by their present names (see `OLD_SPELLINGS`), and put those first that every verb has.
@@ -221,6 +233,30 @@ def _reasons(error: BaseException) -> Iterator[BaseException]:
         error = reason
 
 
+@contextmanager
+def _noticing_interrupts() -> Iterator[None]:
+    """Raise KeyboardInterrupt for what follows from Ctrl-C: PyTorch makes an error of another kind of it."""
+    noticed: list[int] = []
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        noticed.append(number)
+        signal.default_int_handler(number, frame)
+
+    usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    ours = usual and threading.current_thread() is threading.main_thread()
+    if ours:
+        signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    except Exception:
+        if noticed:
+            raise KeyboardInterrupt from None
+        raise
+    finally:
+        if ours:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit: 0 for done, 2 for an error that the user can fix, 130 for interrupted."""
     given = in_new_spelling(sys.argv[1:] if arguments is None else arguments)
@@ -236,7 +272,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         asked = next((word.partition("=")[2] for word in given if word.startswith(f"{THREADS}=")), None)
         use_threads(asked)  # before a verb loads PyTorch
         try:
-            build_app(_verb(given))(given)
+            with _noticing_interrupts():
+                build_app(_verb(given))(given)
         except SystemExit as ended:
             for reason in _reasons(ended):  # Typer makes exit codes of them
                 if isinstance(reason, (BrokenPipeError, KeyboardInterrupt)):

@@ -17,7 +17,7 @@ from rich.table import Table
 from emat import __version__
 from emat.cli.options import AsJson, Overwrite, PredictOptions, Shapes, Tolerance, takes
 from emat.errors import EmatError
-from emat.files import file_sha256, inner_name, without_suffix
+from emat.files import file_sha256, from_user, inner_name, without_suffix
 from emat.formats.results import ObjectTable, PixelSize, ResultTable, ResultWriter
 from emat.formats.writing import WITH_OBJECTS, WRITERS, WriteOptions, open_writer, read_formats
 from emat.images.slides import is_slide, open_slide
@@ -101,9 +101,10 @@ def command(
         raise EmatError(
             "unknown-choice", f"--pages is {pages!r}; it must be all. Name a single page as in 'stack.tif[3]'"
         )
+    folder = from_user(out)
     if where is None:
         format = "png" if format is None else format
-        files = find_photos(photos, leave_out=Path(out), all_pages=pages == "all")
+        files = find_photos(photos, leave_out=folder, all_pages=pages == "all")
     else:
         _refuse_with_ray(format, {"--table": table, "--pixel-size": pixel_size, "--pages": pages})
     formats = (
@@ -115,9 +116,9 @@ def command(
         raise EmatError("missing-option", "--pixel-size is for the table of objects; give --table objects.csv too")
     if where is None:
         reads = [segmenter, *(split_page(photo.path)[0] for photo in files)]
-        claim_folder(Path(out), reads=reads, overwrite=overwrite)
+        claim_folder(folder, reads=reads, overwrite=overwrite)
     if table is not None:
-        if table.resolve() == (Path(out) / "scores.csv").resolve():
+        if table.resolve() == (folder / "scores.csv").resolve():
             raise EmatError(
                 "same-output-name", f"--table {table} is the file of the scores; give the table of objects another name"
             )
@@ -134,7 +135,6 @@ def command(
         )
         _on_ray(segmenter, photos, out, where, bulk, overwrite, as_json)
         return
-    folder = Path(out)
     videos = [photo for photo in files if photo.path.suffix.lower() in VIDEO_SUFFIXES]
     identity = {
         "segmenter": file_sha256(segmenter),

@@ -11,7 +11,7 @@ Format 2 added the decisions. Files of format 1 are read too: whoever loads one 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
@@ -52,8 +52,8 @@ LEARNT = "learnt."
 VALUE = "value"  # the name of an encoding that is a plain tensor
 
 # The shapes of their tensors: words of letters, or several such words with | between them. A letter that occurs again
-# must stand for the same number, within an encoding and in all encodings of a file; `k` and `l` are free, because every
-# mask keeps another number of tokens.
+# must stand for the same number, within an encoding and in all encodings of a file, and for the one that the method's
+# `support_lengths` gives; `k` and `l` are free, because every mask keeps another number of tokens.
 MOST_EXAMPLES = 10_000
 FREE = "kl"
 SHAPES: dict[type[Any], dict[str, str]] = {
@@ -89,7 +89,7 @@ SHAPES: dict[type[Any], dict[str, str]] = {
     },
 }
 OF_OTHER_TYPES = ("kept_later", "mask", "side")  # tensors that need not hold fractions
-TYPES = (torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.uint8, torch.bool)
+TYPES = (torch.float32, torch.int64, torch.uint8, torch.bool)
 LARGEST_WEIGHT, LARGEST_VALUE = 1e4, 1e8  # of heads, and of encodings, which may be sums over all pixels of a photo
 LARGEST_COUNT = 1 << 40
 COUNTED = "num_batches_tracked"  # the one whole number that networks keep
@@ -251,7 +251,7 @@ def read_fitted(path: Path, device: str | torch.device | None = None) -> FittedF
             "fit it again or use the emat that wrote it",
         )
     # The head comes first, because the method says of which form the encodings of the examples are.
-    tensors = load_safetensors(path)
+    tensors = {name: _in_single_precision(value) for name, value in load_safetensors(path).items()}
     weights = {name.removeprefix(HEAD): value for name, value in tensors.items() if name.startswith(HEAD)}
     with _damage(path):
         check_head(weights)
@@ -262,15 +262,9 @@ def read_fitted(path: Path, device: str | torch.device | None = None) -> FittedF
     method = head.build(device)
     with _damage(path):
         # The examples. A letter of `SHAPES` stands for the same length in all of them.
-        letters: dict[str, int] = {}
+        letters = dict(method.support_lengths())
         form = method.support_type
         examples = tuple(_example(entry, index, tensors, letters, form) for index, entry in enumerate(listed))
-        check_same_type(
-            value
-            for kept in examples
-            for encoding in kept.encodings.values()
-            for value in pack(encoding, form).values()
-        )
         # What the pixel learner learnt, and what was decided, both for the classes of the examples.
         learnt_tensors = {
             name.removeprefix(LEARNT): value for name, value in tensors.items() if name.startswith(LEARNT)
@@ -289,9 +283,6 @@ def read_fitted(path: Path, device: str | torch.device | None = None) -> FittedF
             channels=tuple(str(channel) for channel in json.loads(metadata.get("channels", "[]"))),
             project=metadata.get("project", "none"),
         )
-    check_backbone(
-        (encoding for kept in examples for encoding in kept.encodings.values()), getattr(method, "backbone", None), path
-    )
     # Everything was checked on the CPU; now it goes where the method is.
     where = next(method.parameters()).device
     return FittedFile(
@@ -305,6 +296,11 @@ def read_fitted(path: Path, device: str | torch.device | None = None) -> FittedF
         metadata.get("size") == "fitted",
         metadata.get("features") == ENCODER,
     )
+
+
+def _in_single_precision(value: Tensor) -> Tensor:
+    """Convert fractions of half precision: what is compared with each other and with a photo must be of one type."""
+    return value.float() if value.dtype in (torch.float16, torch.bfloat16) else value
 
 
 @contextmanager
@@ -427,13 +423,6 @@ def check_head(weights: Mapping[str, Tensor]) -> None:
             raise ValueError(f"{HEAD}{name} is of {value.dtype}")
 
 
-def check_same_type(values: Iterable[Tensor]) -> None:
-    """Check that all fractions of all encodings are of one type; others cannot be compared with each other."""
-    types = {value.dtype for value in values if value.is_floating_point()}
-    if len(types) > 1:
-        raise ValueError(f"its examples are of {' and '.join(sorted(map(str, types)))}")
-
-
 def check_learnt(tensors: Mapping[str, Tensor]) -> None:
     """Check the ranges of what was learnt."""
     if "spread" in tensors and not bool((tensors["spread"] > 0).all()):
@@ -447,7 +436,6 @@ def check_learnt(tensors: Mapping[str, Tensor]) -> None:
             raise ValueError("presence counts more than the whole photo")
     if "photo_thresholds" in tensors and bool((tensors["photo_thresholds"][:, 0] <= 0).any()):
         raise ValueError("photo_thresholds has a slope that is not positive")
-    check_same_type(tensors.values())
 
 
 def _fits(shape: tuple[int, ...], word: str, numbers: Mapping[str, int]) -> bool:
@@ -483,12 +471,3 @@ def check_picture(photo: Any, masks: Mapping[str, Any], what: str) -> None:
     for name, mask in masks.items():
         if mask.shape != photo.shape[:2] or mask.dtype not in (np.uint8, np.bool_):
             raise ValueError(f"the {what}'s mask of {name[:40]!r} has the shape {mask.shape} of {mask.dtype}")
-
-
-def check_backbone(encodings: Iterable[Any], backbone: Any, path: object) -> None:
-    """Check that support encodings come from a backbone of this size; EmatError names the file `path`."""
-    expected = getattr(backbone, "channels", None), getattr(backbone, "width", None)
-    for encoding in encodings:
-        cells = getattr(encoding, "cells", None)
-        if None not in expected and cells is not None and (cells.shape[1], cells.shape[3]) != expected:
-            raise EmatError("damaged-file", f"{path} is damaged: its examples do not fit its backbone; fit it again")

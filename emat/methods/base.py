@@ -278,6 +278,13 @@ class Method(nn.Module, ABC, Generic[QueryT, SupportT, EvidenceT]):
         """
         return self.encode_support(features(), mask)
 
+    def support_lengths(self) -> Mapping[str, int]:
+        """Return how long the axes of a support encoding are, by the letters of `emat.inference.fitted_file.SHAPES`.
+
+        A fitted file whose encodings have other lengths is refused. Letters that are left out are not checked.
+        """
+        return {}
+
     @abstractmethod
     def compare(self, query: QueryT, supports: Sequence[SupportT]) -> list[EvidenceT]:
         """Compare a query with each support on its own.

@@ -124,6 +124,12 @@ class CorrelationMethod(Method[QueryT, SupportT, ShotEvidence]):
         at_photo_side = support_mask(mask, self.preparation.image_size)
         return self.network.encode_support(self.tokens(features), at_photo_side, self.backbone.grid(*features.size))
 
+    def support_lengths(self) -> dict[str, int]:
+        """Return the lengths that the network expects."""
+        form = self.network.form
+        cells = (form.support_grid // form.windows[0].side) ** 2
+        return {"P": form.windows[0].positions, "C": self.network.channels, "s": cells, "d": self.backbone.width}
+
     @torch.no_grad()
     def network_evidence(self, query: QueryEncoding, support: SupportEncoding) -> ShotEvidence:
         """Run the network for one pair, so that a result never depends on other supports."""

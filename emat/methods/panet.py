@@ -19,7 +19,7 @@ from emat.methods.base import (
     Thresholds,
     TrainingBatch,
 )
-from emat.methods.resnet_base import ResNetMethod, decision, mask_at, segmentation_loss
+from emat.methods.resnet_base import LAYER_FEATURES, ResNetMethod, decision, mask_at, segmentation_loss
 
 SCALE = 20.0  # factor of the cosines before the softmax
 EPSILON = 1e-6  # added to the number of positions
@@ -70,6 +70,10 @@ class PANet(ResNetMethod[Tensor, FeatureSums, PANetPair]):
     def encode_query(self, features: Features) -> Tensor:
         """Compute the last bottleneck's map."""
         return self._last_maps([features])[0]
+
+    def support_lengths(self) -> dict[str, int]:
+        """Return the features of the last layer."""
+        return {"f": LAYER_FEATURES[-1]}
 
     @torch.no_grad()
     def encode_support(self, features: Features, mask: Tensor) -> FeatureSums:

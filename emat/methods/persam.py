@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from emat.backbone.tiny_vit import OUT_FEATURES
 from emat.methods.base import Features
 from emat.methods.prompted import PromptedMethod, PromptedQuery, joined, photo_of
 from emat.methods.training_free import PresenceRule, SupportPatches, coverage
@@ -46,6 +47,10 @@ class PerSAM(PromptedMethod[PerSAMSupport]):
         seen = embedding[:, : cells[0], : cells[1]].flatten(1)  # (256, cells)
         target = (seen * inside).sum(dim=1) / inside.sum().clamp(min=1e-6)
         return PerSAMSupport(patches.vectors, patches.inside, patches.outside, target)
+
+    def support_lengths(self) -> dict[str, int]:
+        """Return the number of patches, the width of their vectors, and of MobileSAM's features."""
+        return {**super().support_lengths(), "g": OUT_FEATURES}
 
     def scores(self, query: PromptedQuery, support: PerSAMSupport) -> Tensor:
         """Compute the cosine of each patch with the object's mean: (T,)."""

@@ -21,9 +21,10 @@ from emat.methods.base import (
     Thresholds,
     TrainingBatch,
 )
-from emat.methods.resnet_base import ResNetMethod, decision, mask_at, merge_ways, segmentation_loss
+from emat.methods.resnet_base import LAYER_FEATURES, ResNetMethod, decision, mask_at, merge_ways, segmentation_loss
 
 DILATION_3, DILATION_4 = 2, 4  # of layer3 and layer4, which have no stride here
+STRIDE = 8  # of all maps
 MIDDLE_FEATURES = 1024 + 512  # of layer3 and layer2
 AREA_EPSILON = 0.0005
 COSINE_EPSILON = 1e-7
@@ -82,6 +83,11 @@ class PFENet(ResNetMethod[PFENetQuery, PFENetSupport, PFENetShot]):
     def encode_query(self, features: Features) -> PFENetQuery:
         """Compute reduced middle-level features and layer4's map."""
         return self._query(features)
+
+    def support_lengths(self) -> dict[str, int]:
+        """Return the width of the mean feature, and features and sides of layer4's map."""
+        side = -(-self.preparation.image_size // STRIDE)
+        return {"v": WIDTH, "u": LAYER_FEATURES[-1], "h": side, "w": side}
 
     @torch.no_grad()
     def encode_support(self, features: Features, mask: Tensor) -> PFENetSupport:

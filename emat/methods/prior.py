@@ -52,7 +52,7 @@ from emat.methods.prototype import (
     similarity,
     unit_patches,
 )
-from emat.methods.training_free import best_patches, class_channels
+from emat.methods.training_free import best_patches, channel_count, class_channels
 from emat.model import QueryEncoding, SupportEncoding
 from emat.model.network import Network
 
@@ -141,6 +141,10 @@ class PriorMethod(CorrelationMethod[QueryWithPrior, SupportWithPrior]):
         prototypes = make_prototypes(tokens, mask, self.backbone.grid(*features.size))
         tensors = encoding.cells, encoding.kept, encoding.kept_later
         return SupportWithPrior(*tensors, prototypes.foreground, prototypes.background)
+
+    def support_lengths(self) -> dict[str, int]:
+        """Return the lengths that the network expects, and how many channels are compared beside it."""
+        return {**super().support_lengths(), "B": channel_count(self.prior_channels, self.backbone)}
 
     def encode_example(
         self,

@@ -22,6 +22,7 @@ from emat.methods.training_free import (
     PatchEvidence,
     TrainingFreeMethod,
     best_patches,
+    channel_count,
     coverage,
 )
 
@@ -58,6 +59,10 @@ class Prototype(TrainingFreeMethod[Tensor, Prototypes]):
     def encode_support(self, features: Features, mask: Tensor) -> Prototypes:
         """Average the patches, each weighted by how much of it the mask covers."""
         return make_prototypes(features.tensors[0].float(), mask, self.backbone.grid(*features.size))
+
+    def support_lengths(self) -> dict[str, int]:
+        """Return the number and the width of the channels."""
+        return {"C": channel_count(self.channels, self.backbone), "d": self.backbone.width}
 
     def compare(self, query: Tensor, supports: Sequence[Prototypes]) -> list[PatchEvidence]:
         """Compare with each support on its own."""

@@ -43,6 +43,8 @@ from emat.tensor_files import misfits, shapes_of
 BACKBONE = "backbone"  # prefix of the backbone's tensors, here and in public checkpoints
 CLASSIFIER = "backbone.fc."  # the ImageNet classifier; checkpoints may hold it, but no feature depends on it
 KEPT_BYTES = 2**30  # chunks of one layer of a pair are kept for the backward pass if they take no more than this
+LAYER_FEATURES = (512, 1024, 2048)  # of the maps of layer2, layer3 and layer4
+STRIDES = (8, 16, 32)  # of these maps
 EPSILON = 1e-5  # added to the length of a feature vector before dividing by it
 
 
@@ -172,6 +174,16 @@ class HyperCorrelationMethod(ResNetMethod[HyperFeatures, HyperFeatures, Tensor])
 
     support_type = HyperFeatures
     learner: nn.Module  # (query, support) -> logits (1, 2, 2h, 2w) at twice layer2's resolution; a public name
+
+    def support_lengths(self) -> dict[str, int]:
+        """Return the number of bottlenecks, the features and the sides of each layer's maps."""
+        network, side = self.backbone, self.preparation.image_size
+        lengths: dict[str, int] = {}
+        layers = zip((network.layer2, network.layer3, network.layer4), LAYER_FEATURES, STRIDES, strict=True)
+        for letters, (layer, features, stride) in zip(("abxy", "cezw", "ghmn"), layers, strict=True):
+            sizes = (len(layer), features, -(-side // stride), -(-side // stride))
+            lengths.update(zip(letters, sizes, strict=True))
+        return lengths
 
     @torch.no_grad()
     def features(self, pixels: Tensor) -> list[Features]:

@@ -98,6 +98,11 @@ def class_channels(backbone: str) -> list[int] | slice:
     return list(CHANNELS[backbone]) if backbone in CHANNELS else slice(None)
 
 
+def channel_count(chosen: list[int] | slice, backbone: Backbone) -> int:
+    """Return how many channels of a backbone these are."""
+    return len(chosen) if isinstance(chosen, list) else len(range(backbone.channels)[chosen])
+
+
 def coverage(mask: Tensor, grid: Grid) -> tuple[Tensor, Tensor]:
     """Compute how much of each patch of a grid is the class, and how much is known not to be: (T,) each.
 
@@ -182,6 +187,12 @@ class PatchMethod(TrainingFreeMethod[QueryPatchesT, SupportPatchesT]):
         tokens = F.normalize(features.tensors[0][:, 1:].float(), dim=2)  # (C, T, d)
         vectors = tokens.transpose(0, 1).flatten(1) / len(tokens) ** 0.5  # (T, D)
         return Patches(vectors, self.backbone.grid(*features.size))
+
+    def support_lengths(self) -> dict[str, int]:
+        """Return the number of patches and the width of their vectors."""
+        side = self.preparation.image_size
+        rows, columns = self.backbone.grid(side, side)
+        return {"t": rows * columns, "d": channel_count(self.channels, self.backbone) * self.backbone.width}
 
     def support_patches(self, features: Features, mask: Tensor) -> SupportPatches:
         """Do the same for a support, and find out how much of each patch is the class."""

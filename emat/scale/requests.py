@@ -16,6 +16,7 @@ from emat.formats.run_lengths import counts_of_mask, pack
 from emat.images.masks import indexed_image
 from emat.inference.example import Example
 from emat.inference.prediction import Prediction
+from emat.scale.patience import Patience
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 MOST_BYTES = 200 * 1024 * 1024  # of one request, as in the studio
@@ -135,9 +136,10 @@ async def _files(request: Any, most: int) -> dict[str, bytes]:
 async def _body(request: Any, most: int) -> bytes:
     from starlette.requests import ClientDisconnect
 
-    parts, size = [], 0
+    parts, size, patience, stream = [], 0, Patience(), request.stream()
     try:
-        async for part in request.stream():
+        while (part := await patience.wait(anext(stream, None))) is not None:
+            patience.count(part)
             size += len(part)
             if size > most:
                 raise EmatError("file-too-large", f"a request has at most {most // 2**20} MB")

@@ -33,6 +33,7 @@ from emat.inference.photos import read_ahead
 from emat.inference.prediction import Prediction
 from emat.inference.segmenter import Segmenter
 from emat.pictures.html import table
+from emat.scale.patience import TooSlow
 from emat.scale.requests import (
     ServeOptions,
     as_json,
@@ -277,6 +278,10 @@ def build_app(segmenter: Segmenter, options: ServeOptions = LOOPBACK_ALONE) -> A
     @app.exception_handler(Busy)
     async def busy(_: Request, error: Busy) -> Response:
         return said(503, "server-busy", str(error), {"Retry-After": "1"})
+
+    @app.exception_handler(TooSlow)
+    async def slow(_: Request, error: TooSlow) -> Response:
+        return said(408, "request-too-slow", str(error), {"Connection": "close"})
 
     backend = _label_studio(app, served) if options.label_studio else None
 

@@ -14,6 +14,7 @@ from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from emat.errors import EmatError
+from emat.scale.patience import SENTENCE, TooSlow
 from emat.studio import masks, measuring
 from emat.studio.actions import Studio, Values, choice_of, number, whole
 from emat.studio.examples import add_example, correct, find_draft, find_query, found_masks, touched
@@ -58,6 +59,7 @@ def build_app(studio: Studio) -> Starlette:
             TooManyTabs: _problem(503),
             EmatError: _problem(422),
             BodyTooLarge: _problem(413, "file-too-large", "this is larger than the studio takes; make it smaller"),
+            TooSlow: _problem(408, "request-too-slow", SENTENCE, {**FRESH, "Connection": "close"}),
             404: _problem(404, "unknown-address", "there is nothing at this address"),
             405: _problem(405, "unknown-address", "this address does not take such a request"),
             500: _problem(500, "internal-error", "something went wrong inside the studio; its terminal says more"),
@@ -65,13 +67,13 @@ def build_app(studio: Studio) -> Starlette:
     )
 
 
-def _problem(status: int, code: str = "", words: str = "") -> Any:
+def _problem(status: int, code: str = "", words: str = "", headers: Mapping[str, str] = FRESH) -> Any:
     """Return what answers an error: with its own code and sentence, or with these."""
 
     async def answer(_: Request, error: Exception) -> Response:
         text = sentence(words) if words or not isinstance(error, EmatError) else page_sentence(error)
         told = error.code if isinstance(error, EmatError) else code
-        return JSONResponse({"problem": text, "code": told}, status, FRESH)
+        return JSONResponse({"problem": text, "code": told}, status, headers)
 
     return answer
 

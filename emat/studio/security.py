@@ -9,6 +9,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
 
 from emat.files import is_number
+from emat.scale.patience import Patience
 
 MAX_UPLOAD = 200 * 1024 * 1024  # bytes of one uploaded file
 LONGEST_ADDRESS = 1000  # characters
@@ -108,12 +109,16 @@ def _size_refusal(scope: Scope, headers: Headers) -> tuple[int, str, str] | None
 
 
 def _limited(receive: Receive, limit: int) -> Receive:
-    """Count what arrives: a request need not state its length, or may lie about it."""
-    arrived = 0
+    """Count what arrives, and how long it takes: a request need not state its length, or may lie about it."""
+    arrived, complete, patience = 0, False, Patience()
 
     async def receive_some() -> Message:
-        nonlocal arrived
-        message = await receive()
+        nonlocal arrived, complete
+        if complete:  # what is waited for now is that the client goes away
+            return await receive()
+        message = await patience.wait(receive())
+        complete = not message.get("more_body", False)
+        patience.count(message.get("body", b""))
         arrived += len(message.get("body", b""))
         if arrived > limit:
             raise BodyTooLarge

@@ -5,8 +5,10 @@ import json
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import pytest
 import typer
 
 from emat.cli import ADVANCED, INTENTS, OLD_SPELLINGS, PANELS, VERBS, build_app, in_new_spelling
+from emat.errors import EmatError
 from tests.cli.command import run
 
 DIGESTS = json.loads((Path(__file__).parents[1] / "parity" / "task_digests.json").read_text())
@@ -129,6 +132,23 @@ def test_an_interrupt_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     monkeypatch.setattr("emat.cli.convert.open_dataset", interrupted)
     assert run("convert", ROOT, "-o", ROOT / "nowhere", "--to", "png") == 130
     assert capsys.readouterr().err == "emat: interrupted\n"
+
+
+@pytest.mark.parametrize("error", [ValueError("x"), EmatError("damaged-file", "x")])
+def test_an_interrupt_of_which_a_library_made_another_error_is_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception
+) -> None:
+    def read(*_: Any, **__: Any) -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(10)
+        except KeyboardInterrupt:  # as PyTorch does while it reads weights
+            raise error from None
+
+    monkeypatch.setattr("emat.cli.convert.open_dataset", read)
+    assert run("convert", ROOT, "-o", ROOT / "nowhere", "--to", "png") == 130
+    assert capsys.readouterr().err == "emat: interrupted\n"
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_a_terminal_without_letters_is_written_to_all_the_same(tmp_path: Path) -> None:

@@ -64,3 +64,18 @@ def test_train(pair: tuple[Path, Path]) -> None:
     small = ("--size", 64, "--max-tasks", 4, "--batch", 2, "--val-tasks", 2, "--device", "cpu", "--out", "run")
     assert run("train", "--data", photos, "--masks", masks, "--fold", 0, *small) == 0
     assert Path("run/best.safetensors").is_file()
+
+
+def test_a_home_folder_that_the_shell_did_not_expand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = tmp_path / "user"
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("USERPROFILE", str(home))
+    root = make_photos(tmp_path / "shapes")
+    assert run("convert", root, "--to", "png", "--out=~/converted") == 0
+    assert run("fit", root, "-o", "~/shapes.emat", "--model", "prototype", "--shots", 1) == 0
+    assert run("predict", "~/shapes.emat", root / "images", "--out=~/masks", "--table", "~/objects.csv") == 0
+    assert {path.name for path in home.iterdir()} >= {
+        "converted", "shapes.emat", "masks", "objects.csv"
+    }  # fmt: skip
+    assert not list(Path.cwd().glob("~*"))
+    assert run("convert", root, "--to", "png", "--out=~nobody-of-this-name/converted") == "no-such-file"

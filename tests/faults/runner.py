@@ -1,4 +1,6 @@
-"""Runs commands of emat in children that can be killed, each within a limit of file size; torch is loaded only once.
+"""Runs commands of emat in children that can be killed, each within a limit of file size.
+
+What they import is imported only once, here, so that a kill hits their work.
 
 It reads a JSON object on each line and answers with one: {"arguments": [...], "kill_after": seconds or null,
 "file_limit": bytes or null, "home": folder or null, "server": address of weights or null} gives {"code": ...,
@@ -6,6 +8,7 @@ It reads a JSON object on each line and answers with one: {"arguments": [...], "
 """
 
 import contextlib
+import gc
 import json
 import os
 import resource
@@ -16,6 +19,10 @@ import traceback
 from dataclasses import replace
 from functools import partial
 from typing import Any
+
+import lightning.fabric  # noqa: F401 - a training imports it when it begins
+import pydantic  # noqa: F401 - Typer imports it when it reads the first option
+from PIL import Image
 
 import emat.cli.convert
 import emat.cli.eval
@@ -94,5 +101,7 @@ def run(asked: dict[str, Any]) -> dict[str, object]:
 
 
 if __name__ == "__main__":
+    Image.init()  # otherwise it imports the formats when the first file is opened
+    gc.freeze()  # a collection in a child would copy the memory of everything that is loaded
     for line in sys.stdin:
         print(json.dumps(run(json.loads(line))), flush=True)

@@ -304,15 +304,19 @@ def fitted(chance: random.Random, folder: Path) -> bytes:
     from emat.cli.show import describe
     from emat.tensor_files import load_safetensors, read_metadata, write_tensors
 
-    good, path = folder / "good.emat", folder / "changed.emat"
+    method = chance.choice(("prototype", "default"))
+    good, path = folder / f"{method}.emat", folder / "changed.emat"
     photo = np.random.default_rng(0).integers(0, 255, (40, 50, 3), np.uint8)
     if not good.exists():
+        # Where there is one example alone, no other one shows which shapes are right.
         other = Example(photo[::-1].copy(), {"cat": (5, 5, 30, 30), "dog": (30, 5, 45, 35)})
-        Segmenter.load("prototype", device="cpu").fit([Example(photo, {"cat": (5, 5, 30, 30)}), other]).save(good)
+        shown = [Example(photo, {"cat": (5, 5, 30, 30)}), *([other] if method == "prototype" else [])]
+        Segmenter.load(method, device="cpu", refine=None).fit(shown).save(good)
     tensors, metadata = load_safetensors(good), read_metadata(good)
-    for name in chance.sample(sorted(tensors), chance.choice((1, 1, 2))):
+    own = [name for name in tensors if chance.random() < 0.1 or not name.startswith("head.")]
+    for name in chance.sample(sorted(own), chance.choice((1, 1, 2))):
         value = tensors[name]
-        way = chance.randrange(6)
+        way = chance.randrange(7)
         if way == 0:
             types = (torch.int32, torch.int64, torch.float16, torch.float64, torch.uint8, torch.bool, torch.bfloat16)
             tensors[name] = value.to(chance.choice(types))
@@ -324,6 +328,8 @@ def fitted(chance: random.Random, folder: Path) -> bytes:
             tensors[name] = value[: value.shape[0] // 2]
         elif way == 4:
             tensors[name] = value[None]
+        elif way == 5 and value.ndim:
+            tensors[name] = torch.cat([value] * 2, dim=chance.randrange(value.ndim))
         else:
             del tensors[name]
     if chance.random() < 0.2:

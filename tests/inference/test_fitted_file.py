@@ -13,18 +13,21 @@ from emat import Example, Segmenter
 from emat.errors import EmatError
 from emat.images import Reading, Stretch
 from emat.inference.decisions import ClassDecisions
-from emat.inference.fitted_file import SHAPES, check_learnt, pack, unpack
+from emat.inference.fitted_file import FREE, SHAPES, check_learnt, check_tensors, pack, unpack
 from emat.methods.panet import FeatureSums
 from emat.methods.persam import PerSAMSupport
 from emat.methods.pfenet import PFENetSupport
 from emat.methods.prior import SupportWithPrior
 from emat.methods.prototype import Prototypes
+from emat.methods.registry import build_method
 from emat.methods.resnet_base import HyperFeatures
+from emat.methods.trained_head import save_head, shape_metadata
 from emat.methods.training_free import SupportPatches
-from emat.model import SupportEncoding
+from emat.model import Shape, SupportEncoding, build
 from emat.pixel_learner.cross_validation import Learnt
 from emat.tensor_files import load_safetensors, read_metadata, write_tensors
 from tests.inference.colour_method import ColourMethod
+from tests.methods.tiny import KINDS, tiny_method
 from tests.raises import raises_code
 
 RANDOM = np.random.default_rng(0)
@@ -158,7 +161,6 @@ def test_a_file_that_says_nonsense_is_refused(
         ("cells", lambda value: value.to(torch.int32), "cells is of torch.int32"),
         ("cells", lambda value: value.to(torch.int64), "cells is of torch.int64"),
         ("cells", lambda value: value.double(), "cells is of torch.float64"),
-        ("cells", lambda value: value.half(), "its examples are of torch.float16 and torch.float32"),
         ("cells", lambda value: value * 1e30, "cells holds the value"),
         ("thumbnail", lambda value: value[:3], "thumbnail"),
     ],
@@ -174,6 +176,19 @@ def test_tensors_that_cannot_be_are_refused_when_the_file_is_loaded(
     with pytest.raises(EmatError, match=sentence) as caught:
         Segmenter.load(path)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("part", ["example.0.0.cells", "example.", "learnt."])
+def test_fractions_of_half_precision_are_read_too(fitted: Segmenter, tmp_path: Path, part: str) -> None:
+    path = tmp_path / "pets.emat"
+    fitted.save(path)
+    tensors = load_safetensors(path)
+    halves = {
+        name: value.half() for name, value in tensors.items() if name.startswith(part) and value.is_floating_point()
+    }
+    write_tensors(path, {**tensors, **halves}, read_metadata(path))
+    before, after = fitted.predict(ASKED).scores, Segmenter.load(path).predict(ASKED).scores
+    assert after == pytest.approx(before, abs=0.01)
 
 
 @pytest.mark.parametrize(
@@ -205,7 +220,6 @@ def test_what_was_learnt_has_its_ranges_too() -> None:
         ("presence", torch.tensor([[7.0, 0.0, 1.0]]), "more than the whole photo"),
         ("presence", torch.tensor([[-1.0, 0.0, 1.0]]), "more than the whole photo"),
         ("presence", torch.tensor([[NAN, 0.0, 1.0]]), "half a rule"),
-        ("spread", torch.ones(3, dtype=torch.float16), "are of torch.float16 and"),
     ):
         with pytest.raises(ValueError, match=sentence):
             check_learnt({**good, name: value})
@@ -285,6 +299,43 @@ def test_an_encoding_survives(encoding: Any) -> None:
 
 def test_every_kind_is_tested() -> None:
     assert {type(encoding) for encoding in ENCODINGS} == set(SHAPES)
+
+
+@pytest.mark.parametrize("name", [*KINDS, "emat", "cst", "emat-prior", "prototype", "promi", "persam"])
+def test_a_method_says_how_long_the_axes_of_its_encodings_are(name: str) -> None:
+    method = tiny_method(name) if name in KINDS else build_method(name, image_size=64)
+    lengths = method.support_lengths()
+    word = "".join(word for words in SHAPES[method.support_type].values() for word in words.split("|"))
+    assert set(lengths) == {letter for letter in word if letter.isalpha() and letter not in FREE}
+    if name == "persam":  # it needs MobileSAM
+        return
+    encoding = method.encode_support(method.photo_features(PHOTO), torch.ones(50, 70))
+    check_tensors(method.support_type, pack(encoding, method.support_type), dict(lengths))
+
+
+@pytest.mark.parametrize(
+    ("name", "axis"), [("cells", 0), ("cells", 2), ("kept", 0), ("foreground", 0), ("close_up", 0), ("close_up", 1)]
+)
+def test_a_file_whose_only_example_does_not_fit_its_method_is_refused(tmp_path: Path, name: str, axis: int) -> None:
+    path = tmp_path / "pets.emat"
+    Segmenter.load("default", refine=None).fit([Example(PHOTO, {"cat": (5, 5, 40, 40)})]).save(path)
+    tensors, metadata = load_safetensors(path), read_metadata(path)
+    changed = f"example.0.0.{name}"
+    tensors[changed] = torch.cat([tensors[changed]] * 2, dim=axis)
+    write_tensors(path, tensors, metadata)
+    with raises_code("damaged-file", name):
+        Segmenter.load(path)
+
+
+def test_a_head_for_some_channels_of_its_backbone_has_fitted_files(tmp_path: Path) -> None:
+    shape = Shape(channels=(2, 30))
+    metadata = {"backbone": "efficientnet-lite2", "image_size": "64", **shape_metadata(shape)}
+    save_head(tmp_path / "head.safetensors", build("emat", 28, shape).state_dict(), metadata)
+    segmenter = Segmenter.load(tmp_path / "head.safetensors", learn=False).fit(
+        [Example(PHOTO, {"cat": (5, 5, 40, 40)})]
+    )
+    segmenter.save(tmp_path / "cat.emat")
+    assert Segmenter.load(tmp_path / "cat.emat").predict(ASKED).scores == segmenter.predict(ASKED).scores
 
 
 def test_a_missing_tensor_is_noticed() -> None:

@@ -254,6 +254,28 @@ def test_any_content_length_is_answered(client: TestClient, length: str) -> None
     assert 400 <= client.post("/predict", content=b"", headers=sent).status_code < 500
 
 
+FORM = "Content-Type: multipart/form-data; boundary=x\r\nTransfer-Encoding: chunked"
+
+
+@pytest.mark.parametrize("asked", ["/predict HTTP/1.1\r\nContent-Length: 99", f"/examples HTTP/1.1\r\n{FORM}"])
+def test_a_request_that_never_ends_is_refused(fitted: Segmenter, monkeypatch: pytest.MonkeyPatch, asked: str) -> None:
+    import uvicorn
+
+    monkeypatch.setattr("emat.scale.patience.SECONDS", 0.5)
+    server = uvicorn.Server(uvicorn.Config(build_app(fitted), log_level="error"))
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor() as pool:
+        ended = pool.submit(server.run, sockets=[listener])
+        try:
+            with socket.create_connection(listener.getsockname(), timeout=60) as client:
+                client.sendall(f"POST {asked}\r\nHost: localhost\r\n\r\n1\r\na\r\n".encode())
+                answer = b"".join(iter(lambda: client.recv(9999), b""))  # until the server closes the connection
+        finally:
+            server.should_exit = True
+            ended.result()
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    assert b'"request-too-slow"' in answer
+
+
 def test_a_client_that_goes_away_in_the_middle_of_a_request_is_not_an_error_of_the_server(fitted: Segmenter) -> None:
     said: list[dict[str, Any]] = []
     heard: Iterator[dict[str, Any]] = iter(

@@ -3,6 +3,7 @@
 import http.client
 import importlib.util
 import json
+import socket
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -175,3 +176,15 @@ def test_the_51st_tab_is_refused_with_the_reason(address: str) -> None:
         assert status == 503
         assert answer["code"] == "too-many-tabs"
         assert first.ask("GET", f"/api/{first.session}/state")[1]["classes"][0]["name"] == "red"
+
+
+def test_a_request_that_never_ends_is_refused(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    client.open()
+    monkeypatch.setattr("emat.scale.patience.SECONDS", 0.5)
+    host, port = client.address.netloc.split(":")
+    asked = f"POST /api/{client.session}/act/add-classes HTTP/1.1\r\nHost: {host}:{port}\r\nCookie: {client.cookie}"
+    with socket.create_connection((host, int(port)), timeout=60) as connection:
+        connection.sendall(f"{asked}\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n{{\r\n".encode())
+        answer = b"".join(iter(lambda: connection.recv(9999), b""))  # until the studio closes the connection
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    assert b'"request-too-slow"' in answer
