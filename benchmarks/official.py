@@ -172,6 +172,8 @@ def measure(words: list[str]) -> None:
     """In a process of its own: print seconds and peak memory of one piece of work."""
     torch.set_num_threads(1)
     what, way, precision = words[:3]
+    if way == "plain":
+        torch.set_float32_matmul_precision("highest")  # PyTorch's default, which emat.device may have changed
     side, tasks, settings, repeats = map(int, words[3:])
     if what == "evaluation":
         work = evaluation(way, side, tasks, settings, precision)
