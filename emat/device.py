@@ -26,10 +26,10 @@ MOST_WORKERS = 8  # because each worker needs its own intermediate memory
 def use_fast_exact_products() -> bool:
     """Let oneDNN compute the matrix products of this process, where it is faster than MKL and as precise.
 
-    MKL does not use the AVX-512 of AMD processors, so that its products take two to three times as long there as those
-    of oneDNN. PyTorch gives float32 products to oneDNN only if it is also allowed to round their inputs to bfloat16.
-    oneDNN does so where a processor has instructions for it. A product that rounding would change tells; the setting is
-    kept only if it stays exact. Where there is a CUDA device, nothing is set, because the setting would apply to it too.
+    MKL does not use the AVX-512 of AMD processors, so its products take twice as long there as those of oneDNN. PyTorch
+    gives float32 products to oneDNN only if oneDNN may round their inputs to bfloat16, which it does where a processor
+    has instructions for it. So the setting is kept only if a product that rounding would change stays exact. Where
+    there is a CUDA device, nothing is set, because the setting would apply to it too.
 
     Returns:
         Whether oneDNN computes the products.
@@ -50,7 +50,7 @@ def products_are_exact() -> bool:
     wide = torch.full((64, 64), 1 + 2**-23)  # bfloat16 and TF32 would round this to 1
     eye, batch = torch.eye(64), wide.expand(8, 64, 64)
     products = (wide @ eye, batch @ eye, batch[:, :, :4] @ eye[:4])  # the last is as thin as attention's
-    return all(bool((product[..., :4] == wide[0, 0]).all()) for product in products)
+    return all(bool((product[..., :4].float() == wide[0, 0]).all()) for product in products)
 
 
 def _has_amd_avx512() -> bool:
@@ -218,4 +218,5 @@ def all_cores(device: torch.device, workers: int | None = None) -> Iterator[Work
         torch.set_num_threads(threads)
 
 
-use_fast_exact_products()  # on import, so that all results of a process are computed in the same way
+# On import, so that all results of a process are computed in the same way.
+FAST_PRODUCTS = use_fast_exact_products()
