@@ -2,11 +2,13 @@
 
     python benchmarks/official.py
     python benchmarks/official.py --precision bfloat16    # emat encodes photos as emat eval --precision bfloat16 does
+    python benchmarks/official.py --lists splits --masks voc2012-masks.zip    # counts the published tasks of PASCAL
 
 The published way is `tests/parity/plain_evaluation.py`, which gives the same answers. Weights are random: EMAT with
 DINOv2 ViT-S. Every measurement is a process of its own with one thread. Seconds are processor seconds, since other work
-on the machine comes and goes; memory is the largest that the process ever held. The row of 1000 tasks is computed: the
-seconds that a photo and a pair took, times their number in the tasks of a PASCAL-sized fold.
+on the machine comes and goes; memory is the largest that the process ever held. A row of 1000 tasks is computed: the
+seconds that a photo and a pair took, times their number in the tasks of the first fold, of the published lists if they
+are given and otherwise of lists by rule. The rows of few tasks are run, and say what the same computation gives.
 """
 
 import argparse
@@ -46,6 +48,8 @@ PHOTO_SIZE = (375, 500)
 CHANNELS, COVER = 72, 0.1
 TRAINING_BATCH, TRAINING_SIDE = 3, 700
 
+Units = dict[str, list[tuple[float, int]]]  # of a photo and a pair: seconds and bytes of the published way and of emat
+
 
 def network_method(side: int, precision: str = "float32") -> NetworkMethod:
     torch.manual_seed(0)
@@ -84,8 +88,15 @@ def write_photos(root: Path, wanted: set[str]) -> None:
         write_indexed_png(root / "masks" / f"{name}.png", label_map(number))
 
 
+def published_configurations(lists: Path, masks: Path, settings: int, tasks: int) -> tuple[Configuration, ...]:
+    """The tasks of the first `settings` settings in the first fold of PASCAL's published lists, 2-way 1-shot."""
+    benchmark = open_benchmark("pascal", lists, None, masks=masks, only=[0])
+    requests = (TaskRequest(2, 1, setting, tasks=tasks) for setting in list(Setting)[:settings])
+    return tuple(benchmark.sampler(0, request).configuration() for request in requests)
+
+
 def configurations(settings: int, tasks: int) -> tuple[Configuration, ...]:
-    """The tasks of the first `settings` settings, 2-way 1-shot."""
+    """The tasks of the first `settings` settings, 2-way 1-shot, by rule."""
     maps = {f"{number:04}": label_map(number) for number in range(PHOTOS)}
     areas: Any = {
         name: {int(c): float((labels == c).mean()) for c in np.unique(labels) if c} for name, labels in maps.items()
@@ -172,6 +183,8 @@ def measure(words: list[str]) -> None:
     """In a process of its own: print seconds and peak memory of one piece of work."""
     torch.set_num_threads(1)
     what, way, precision = words[:3]
+    if way == "plain":
+        torch.set_float32_matmul_precision("highest")  # PyTorch's default, which emat.device may have changed
     side, tasks, settings, repeats = map(int, words[3:])
     if what == "evaluation":
         work = evaluation(way, side, tasks, settings, precision)
@@ -197,8 +210,22 @@ def measured(
 
 def row(name: str, plain: tuple[float, int], ours: tuple[float, int]) -> None:
     print(
-        f"| {name} | {plain[0]:.1f} s, {plain[1] / 2**20:.0f} MB | {ours[0]:.1f} s, {ours[1] / 2**20:.0f} MB | "
+        f"| {name} | {plain[0]:.2f} s, {plain[1] / 2**20:.0f} MB | {ours[0]:.2f} s, {ours[1] / 2**20:.0f} MB | "
         f"{plain[0] / ours[0]:.1f}x | {ours[1] / plain[1]:.2f} |",
+        flush=True,
+    )
+
+
+def computed_row(name: str, drawn: tuple[Configuration, ...], units: Units) -> None:
+    """What photos and pairs cost in both ways; reading files and deciding are left out."""
+    counted = savings(drawn)
+    (plain_photo, photo), (plain_pair, pair) = ([seconds for seconds, _ in units[what]] for what in ("photo", "pair"))
+    plain = counted.images_apart * plain_photo + counted.pairs_apart * plain_pair
+    backbone = counted.images * photo
+    ours = backbone + counted.pairs * pair
+    print(
+        f"| {name}: {counted.images_apart} photos and {counted.pairs_apart} pairs, {counted.images} and "
+        f"{counted.pairs} | {plain:.1f} s | {ours:.1f} s, the backbone {backbone / ours:.0%} | {plain / ours:.1f}x | |",
         flush=True,
     )
 
@@ -209,6 +236,8 @@ def main() -> None:
     parser.add_argument("--small-tasks", type=int, default=12, help="of each setting at 350 px")
     parser.add_argument("--large-tasks", type=int, default=4, help="of each setting at 700 px; 0 leaves these out")
     parser.add_argument("--repeats", type=int, default=3, help="of a photo, a pair and a training step")
+    parser.add_argument("--lists", type=Path, help="the folder of the published fold lists; needs --masks")
+    parser.add_argument("--masks", type=Path, help="the masks of PASCAL, a folder or a zip")
     parser.add_argument("--precision", default="float32", help="in which emat encodes photos")
     options = parser.parse_args()
     if options.measure:
@@ -216,31 +245,28 @@ def main() -> None:
         return
     print("| work | published way | emat | faster | memory |\n|---|---:|---:|---:|---:|")
     sizes = [(350, options.small_tasks)] + ([(700, options.large_tasks)] if options.large_tasks else [])
-    for side, _ in sizes:
-        units: dict[str, tuple[tuple[float, int], tuple[float, int]]] = {}
+    for side, tasks in sizes:
+        units: Units = {}
         for what in ("photo", "pair"):
-            units[what] = tuple(  # type: ignore[assignment]
+            units[what] = [
                 measured(what, way, side, repeats=options.repeats, precision=options.precision)
                 for way in ("plain", "emat")
-            )
+            ]
             row(f"one {what}, {side} px" + (", mask cover 10 %" if what == "pair" else ""), *units[what])
         for settings in (1, 3):
-            counted = savings(configurations(settings, 1000))
-            plain = counted.images_apart * units["photo"][0][0] + counted.pairs_apart * units["pair"][0][0]
-            photos = counted.images * units["photo"][1][0]
-            ours = photos + counted.pairs * units["pair"][1][0]
-            print(
-                f"| {settings} setting{'s' * (settings > 1)}, 1000 tasks, {side} px, computed | {plain:.0f} s | "
-                f"{ours:.0f} s, the backbone {photos / ours:.0%} | {plain / ours:.1f}x | |",
-                flush=True,
-            )
-    for side, tasks in sizes:
-        for settings in (1, 3):
+            name = f"2-way 1-shot, {settings} setting{'s' * (settings > 1)}"
             both = [
                 measured("evaluation", way, side, tasks, settings, precision=options.precision)
                 for way in ("plain", "emat")
             ]
-            row(f"2-way 1-shot, {settings} setting{'s' * (settings > 1)}, {tasks} tasks each, {side} px", *both)
+            row(f"{name}, {tasks} tasks each, {side} px", *both)
+            computed_row("the same, computed", configurations(settings, tasks), units)
+            many = (
+                published_configurations(options.lists, options.masks, settings, 1000)
+                if options.lists
+                else configurations(settings, 1000)
+            )
+            computed_row(f"{name}, 1000 tasks each, {side} px, computed", many, units)
     both = [measured("training", way, TRAINING_SIDE, repeats=options.repeats) for way in ("plain", "emat")]
     row(f"training step, {TRAINING_SIDE} px, batch {TRAINING_BATCH}, kept features", *both)
 

@@ -5,6 +5,7 @@ import threading
 import pytest
 import torch
 
+from emat import device
 from emat.device import Workers, all_cores, autocast, available_devices, choose_device, main_memory
 from tests.raises import raises_code
 
@@ -38,6 +39,31 @@ def test_autocast_computes_in_the_type_asked_for() -> None:
 def test_a_type_no_device_computes_in_is_refused() -> None:
     with raises_code("device-precision", "cpu", "int8"):
         autocast(choose_device("cpu"), torch.int8)
+
+
+def test_float32_products_keep_all_digits_whoever_computes_them() -> None:
+    assert device.products_are_exact()
+    with torch.autocast("cpu", torch.bfloat16):
+        assert not device.products_are_exact()
+
+
+@pytest.mark.parametrize(("amd", "exact", "chosen"), [(True, True, True), (True, False, False), (False, True, False)])
+def test_onednn_computes_products_where_it_is_faster_and_exact(
+    amd: bool, exact: bool, chosen: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device, "_has_amd_avx512", lambda: amd)
+    monkeypatch.setattr(device, "products_are_exact", lambda: exact)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    before = torch.get_float32_matmul_precision()
+    try:
+        torch.set_float32_matmul_precision("highest")
+        assert device.use_fast_exact_products() == chosen
+        assert torch.get_float32_matmul_precision() == ("medium" if chosen else "highest")
+        torch.set_float32_matmul_precision("high")  # the user's own choice stays
+        assert not device.use_fast_exact_products()
+        assert torch.get_float32_matmul_precision() == "high"
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def test_memory_is_read_where_the_system_tells() -> None:

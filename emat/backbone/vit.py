@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from emat.backbone.base import Backbone
 from emat.backbone.tokens import Grid, Tokens, tokens_from_blocks
+from emat.device import FAST_PRODUCTS
 from emat.errors import EmatError
 
 LAYER_NORM_EPS, ROTARY_LAYER_NORM_EPS = 1e-6, 1e-5  # up to DINOv2, and of DINOv3
@@ -16,6 +17,8 @@ DENSE_BLOCKS = 4  # number of blocks, evenly spaced up to the last, that give ma
 # DINO and DINOv2 resize position embeddings by the scale factor (n + 0.1) / pos_grid and not to a target size. The
 # sampled positions depend on it, and so does every feature.
 SCALE_OFFSET = 0.1
+
+MANY_QUERIES = 768  # from which PyTorch's attention on a CPU works with larger blocks
 
 LONGEST_PERIOD = 100  # of DINOv3's rotations, in units of half a photo's side; the shortest is 1
 
@@ -181,9 +184,21 @@ class SelfAttention(nn.Module):
         query, key, value = qkv.permute(2, 0, 3, 1, 4)  # each (B, heads, N, width / heads)
         if rotation is not None:
             query, key = rotated(query, rotation), rotated(key, rotation)
-        attended = F.scaled_dot_product_attention(query, key, value)
-        mixed: Tensor = self.proj(attended.transpose(1, 2).reshape(batch, count, width))
+        mixed: Tensor = self.proj(attend(query, key, value).transpose(1, 2).reshape(batch, count, width))
         return mixed
+
+
+def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Compute softmax(query key^T / sqrt(d)) value; all tensors are (B, heads, N, d).
+
+    On a CPU, PyTorch takes four times as many queries at once from 768 on. A few queries of zeros to reach that number
+    cost less than the products gain if these are fast.
+    """
+    count = query.shape[2]
+    on_cpu = query.device.type == "cpu" and not torch.compiler.is_compiling()
+    if FAST_PRODUCTS and on_cpu and 2 / 3 * MANY_QUERIES < count < MANY_QUERIES:
+        query = F.pad(query, (0, 0, 0, MANY_QUERIES - count))
+    return F.scaled_dot_product_attention(query, key, value)[:, :, :count]
 
 
 class TokenFeedForward(nn.Module):

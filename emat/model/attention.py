@@ -210,8 +210,9 @@ class _CorrelationAttention(torch.autograd.Function):
         residual = query.new_empty(len(projections.w_cells) - hidden, t_q, t_d)
         denominators = query.new_empty(t_q, ATTENTION_HEADS, 1, t_d)
         chunks = []
+        workspace = None if keep_chunks else _workspace(query, cells, projections, chunk)
         for part in _parts(t_q, chunk):
-            made = _make_chunk(query[:, part], cells, kept, projections, residual[:, part])
+            made = _make_chunk(query[:, part], cells, kept, projections, residual[:, part], workspace=workspace)
             values, denominators[part] = _attended(made.heads, made.exponentials if keep_chunks else None)
             attended[:, part] = _by_row(values)
             if keep_chunks:
@@ -230,8 +231,9 @@ class _CorrelationAttention(torch.autograd.Function):
         first, weight_grads = projections.first, ProjectionGradients(projections)
         wanted = zip((query, cells, kept), ctx.needs_input_grad[:3], strict=True)
         token_grads = _TokenGradients(*(torch.zeros_like(tokens) if needed else None for tokens, needed in wanted))
+        workspace = None if chunks else _workspace(query, cells, projections, ctx.chunk)
         for index, part in enumerate(_parts(query.shape[1], ctx.chunk)):
-            made = chunks[index] if chunks else _make_chunk(query[:, part], cells, kept, scaled)
+            made = chunks[index] if chunks else _make_chunk(query[:, part], cells, kept, scaled, workspace=workspace)
             d_q, d_kv = _attend_backward(made, denominators[part], attended[:, part], d_attended[:, part])
             d_projected = (d_q, d_residual[:, part])
             d_image = torch.cat([d[:, :, first:] for d in d_projected])  # (H + E, n, n_cells)
@@ -248,16 +250,40 @@ def _parts(t_q: int, chunk: int) -> Iterator[slice]:
     return (slice(start, min(start + chunk, t_q)) for start in range(0, t_q, chunk))
 
 
-def _make_chunk(query: Tensor, cells: Tensor, kept: Tensor, projections: Projections, *residual: Tensor) -> _Chunk:
+def _workspace(query: Tensor, cells: Tensor, projections: Projections, chunk: int) -> Tensor:
+    """Return memory for the correlations and projections of a chunk's cells, a row for each query token.
+
+    One chunk after the other uses it. New memory would have to be cleared by the system for every chunk.
+    """
+    positions, channels, n_cells, _ = cells.shape
+    return query.new_empty(min(chunk, query.shape[1]), (positions * channels + len(projections.w_cells)) * n_cells)
+
+
+def _make_chunk(
+    query: Tensor,
+    cells: Tensor,
+    kept: Tensor,
+    projections: Projections,
+    *residual: Tensor,
+    workspace: Tensor | None,
+) -> _Chunk:
     """Correlate and project a chunk of query tokens (C, n, d), with `projections` whose queries are scaled by LOG2_E.
 
-    The projected residual is written to `residual`, if that is given; a backward pass does not need it.
+    The projected residual is written to `residual`, if that is given; a backward pass does not need it. With a
+    `workspace`, the correlations are only valid until it is used again.
     """
-    by_cell, by_token = _correlate(query, cells, kept)
+    positions, channels, n_cells, _ = cells.shape
+    if workspace is None:
+        by_cell, image = query.new_empty(positions, channels, query.shape[1], n_cells), None
+    else:
+        rows = workspace[: query.shape[1]].view(-1, query.shape[1], n_cells)  # P * C + H + E
+        by_cell = rows[: positions * channels].unflatten(0, (positions, channels))
+        image = rows[positions * channels :]
+    by_token = _correlate(query, cells, kept, by_cell)
     n, heads, e = query.shape[1], ATTENTION_HEADS, projections.hidden // ATTENTION_HEADS
     # Written in the layout of `_by_heads`, with as few copies as possible.
     q = query.new_empty(n, heads, e, projections.first + cells.shape[2])
-    projections.project(by_cell, by_token[:, :, 0], q.flatten(1, 2).transpose(0, 1), *residual)
+    projections.project(by_cell, by_token[:, :, 0], q.flatten(1, 2).transpose(0, 1), *residual, image=image)
     keys, values = projections.keys_values(by_token)
     middle, reach = _middle_and_reach(keys)
     k, v = query.new_empty(n, heads, e, keys.shape[2]), query.new_empty(n, heads, e + 1, keys.shape[2])
@@ -267,12 +293,14 @@ def _make_chunk(query: Tensor, cells: Tensor, kept: Tensor, projections: Project
     return _Chunk(by_cell, by_token, _ByHeads(q, k, v, shift), [])
 
 
-def _correlate(query: Tensor, cells: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the cosines of query tokens (C, n, d) with cells, (P, C, n, n_cells), and with kept tokens, (C, n, k)."""
-    by_cell = query.new_empty(*cells.shape[:2], query.shape[1], cells.shape[2])
-    for position, tokens in enumerate(cells):
-        torch.bmm(query, tokens.transpose(1, 2), out=by_cell[position])
-    return by_cell, query @ kept.transpose(1, 2)
+def _correlate(query: Tensor, cells: Tensor, kept: Tensor, by_cell: Tensor) -> Tensor:
+    """Return the cosines of query tokens (C, n, d) with kept tokens, (C, n, k).
+
+    Those with the cells are written to `by_cell` (P, C, n, n_cells).
+    """
+    for out, tokens in zip(by_cell, cells, strict=True):
+        torch.bmm(query, tokens.transpose(1, 2), out=out)
+    return query @ kept.transpose(1, 2)
 
 
 @dataclass(frozen=True)

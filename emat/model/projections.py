@@ -52,19 +52,21 @@ class Projections:
         """Return all fields in order."""
         return self.w_cells, self.b_cells, self.w_class, self.b_class, self.w_kv, self.b_kv
 
-    def project(self, by_cell: Tensor, by_class: Tensor, *outs: Tensor) -> None:
+    def project(self, by_cell: Tensor, by_class: Tensor, *outs: Tensor, image: Tensor | None = None) -> None:
         """Project correlations to queries, and to the residual if a tensor for it is given.
 
         Args:
             by_cell: Correlations with the cells, (P, C, n, n_cells).
             by_class: Correlations with the class token, (C, n).
             outs: Filled with the results: queries (H, n, t_d), then the residual (E, n, t_d).
+            image: Memory (H + E, n, n_cells) for the projected cells; new memory if it is None.
         """
         rows = [len(out) for out in outs]
         w, n_cells = self.w_cells[: sum(rows)], by_cell.shape[3]
-        image = torch.mm(w, by_cell.flatten(0, 1).flatten(1)).unflatten(1, (-1, n_cells))
+        product = None if image is None else image[: len(w)].flatten(1)
+        projected = torch.mm(w, by_cell.flatten(0, 1).flatten(1), out=product).unflatten(1, (-1, n_cells))
         biases = self.b_cells[: len(w), None, None].split(rows)
-        for out, part, bias in zip(outs, image.split(rows), biases, strict=True):
+        for out, part, bias in zip(outs, projected.split(rows), biases, strict=True):
             # Added here and not in the product, which would fill its result with the bias in a pass of its own.
             if part.requires_grad:
                 out[:, :, self.first :] = part + bias

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from emat.backbone import ViT
+from emat.backbone import ViT, vit
 from emat.backbone.tokens import tokens_from_blocks
 from emat.backbone.vit import rotation_of
 from emat.backbone.weights import to_public
@@ -151,3 +151,14 @@ def test_weights_that_do_not_fit_are_named() -> None:
     tensors["pos_embed"] = torch.zeros(1, 17, 24)
     with raises_code("weights-do-not-fit"):
         vit.load_public(tensors)
+
+
+@pytest.mark.parametrize("count", [20, 626])
+def test_attention_is_the_same_whether_queries_are_padded_or_not(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    query, key, value = torch.randn(3, 2, 3, count, 8)
+    expected = (query @ key.transpose(2, 3) / 8**0.5).softmax(dim=3) @ value
+    for fast in (False, True):
+        monkeypatch.setattr(vit, "FAST_PRODUCTS", fast)
+        attended = vit.attend(query, key, value)
+        assert attended.shape == expected.shape
+        assert torch.allclose(attended, expected, atol=1e-5)
