@@ -31,7 +31,7 @@ from emat.measure.report_html import SlidePicture, picture_of, place_of
 from emat.measure.scene import Scene
 from emat.measure.slides import SlideMeasurement
 from emat.measure.tables import Table
-from emat.measure.tracks import Tracks, with_track
+from emat.measure.tracks import Tracks, with_tracks
 from emat.measure.units import ground_of, scale_in_file
 from emat.outputs import WriteError
 from emat.progress import follow
@@ -182,9 +182,7 @@ class MeasureRun:
         measurements = measure(scene, self.options, None if self.options.says_scale else scale_in_file(photo.path))
         if tracks is not None:
             linked = tracks.link(measurements.scene.objects)
-            measurements = replace(
-                measurements, objects=[with_track(row, linked[int(row["id"] or 0)]) for row in measurements.objects]
-            )
+            measurements = replace(measurements, objects=with_tracks(measurements.objects, linked))
         for format, path in self._exports(written).items():
             found = measurements
             write_export(format, path, found.scene, found.scale, found.table(), ground_of(photo.path))
