@@ -259,4 +259,5 @@ def test_a_loaded_file_never_decides_again(fitted: Fitted, monkeypatch: pytest.M
     for name in ("decide_refinements", "decide_tiles", "decide_smallest"):
         monkeypatch.setattr(f"emat.inference.segmenter.{name}", refused)
     monkeypatch.setattr(Segmenter, "_fit_to", refused)
+    monkeypatch.setattr(type(loaded.method), "encode_example", refused)  # of tiles too, which the file holds
     loaded.predict(next(iter(fitted.photos.values())))

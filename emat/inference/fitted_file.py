@@ -11,7 +11,7 @@ Format 2 added the decisions. Files of format 1 are read too: whoever loads one 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
@@ -29,6 +29,7 @@ from emat.images import Reading, Stretch
 from emat.images.photos import has_channels
 from emat.inference.decisions import Decisions
 from emat.inference.example_set import FittedExample, Thumbnail, WorkingPhoto
+from emat.inference.tiles import FINEST_TILES
 from emat.methods.base import Method, Thresholds
 from emat.methods.panet import FeatureSums
 from emat.methods.persam import PerSAMSupport
@@ -49,6 +50,7 @@ VERSION = 2
 READABLE = ("1", "2")
 HEAD = "head."
 LEARNT = "learnt."
+TILE = "tile."
 VALUE = "value"  # the name of an encoding that is a plain tensor
 
 # The shapes of their tensors: words of letters, or several such words with | between them. A letter that occurs again
@@ -204,6 +206,11 @@ def write_fitted(path: Path, head: TrainedHead, fitted: FittedFile, thumbnails: 
             )
             if small is not None:
                 tensors[f"{start}thumbnail"] = torch.from_numpy(small.masks[class_name])
+        for (class_name, (rows, columns)), encoding in example.tiles.items():
+            of_tile = [list(example.classes).index(class_name), rows, columns]
+            listed[-1].setdefault("tiles", []).append(of_tile)
+            parts = pack(encoding, fitted.method.support_type)
+            tensors.update({_tile_start(index, of_tile) + part: value for part, value in parts.items()})
         if small is not None:
             tensors[f"example.{index}.thumbnail"] = torch.from_numpy(small.photo)
         if thumbnails and example.working is not None:
@@ -252,7 +259,7 @@ def read_fitted(path: Path, device: str | torch.device | None = None) -> FittedF
         )
     # The head comes first, because the method says of which form the encodings of the examples are.
     tensors = load_safetensors(path)
-    weights = {name.removeprefix(HEAD): value for name, value in tensors.items() if name.startswith(HEAD)}
+    weights = _below(HEAD, tensors)
     with _damage(path):
         check_head(weights)
         listed = json.loads(metadata["examples"])
@@ -265,16 +272,10 @@ def read_fitted(path: Path, device: str | torch.device | None = None) -> FittedF
         letters: dict[str, int] = {}
         form = method.support_type
         examples = tuple(_example(entry, index, tensors, letters, form) for index, entry in enumerate(listed))
-        check_same_type(
-            value
-            for kept in examples
-            for encoding in kept.encodings.values()
-            for value in pack(encoding, form).values()
-        )
+        encodings = [one for kept in examples for one in (*kept.encodings.values(), *kept.tiles.values())]
+        check_same_type(value for encoding in encodings for value in pack(encoding, form).values())
         # What the pixel learner learnt, and what was decided, both for the classes of the examples.
-        learnt_tensors = {
-            name.removeprefix(LEARNT): value for name, value in tensors.items() if name.startswith(LEARNT)
-        }
+        learnt_tensors = _below(LEARNT, tensors)
         classes = {name for example in examples for name in example.encodings}
         check_tensors(Learnt, learnt_tensors, {"N": len(classes), "Q": len(examples)} if learnt_tensors else {})
         check_learnt(learnt_tensors)
@@ -289,9 +290,7 @@ def read_fitted(path: Path, device: str | torch.device | None = None) -> FittedF
             channels=tuple(str(channel) for channel in json.loads(metadata.get("channels", "[]"))),
             project=metadata.get("project", "none"),
         )
-    check_backbone(
-        (encoding for kept in examples for encoding in kept.encodings.values()), getattr(method, "backbone", None), path
-    )
+    check_backbone(encodings, getattr(method, "backbone", None), path)
     # Everything was checked on the CPU; now it goes where the method is.
     where = next(method.parameters()).device
     return FittedFile(
@@ -322,11 +321,12 @@ def _moved(example: FittedExample, form: type[Any], device: torch.device) -> Fit
     """The same example with its encodings on `device`."""
     if device.type == "cpu":
         return example
-    moved = {
-        name: unpack(form, {part: value.to(device) for part, value in pack(encoding, form).items()})
-        for name, encoding in example.encodings.items()
-    }
-    return replace(example, encodings=moved)
+
+    def moved(encoding: Any) -> Any:
+        return unpack(form, {part: value.to(device) for part, value in pack(encoding, form).items()})
+
+    encodings = {name: moved(encoding) for name, encoding in example.encodings.items()}
+    return replace(example, encodings=encodings, tiles={tile: moved(one) for tile, one in example.tiles.items()})
 
 
 def _example(
@@ -337,7 +337,7 @@ def _example(
     encodings = {}
     for number, name in enumerate(classes):
         start = f"example.{index}.{number}."
-        example_tensors = {key.removeprefix(start): value for key, value in tensors.items() if key.startswith(start)}
+        example_tensors = _below(start, tensors)
         check_tensors(form, example_tensors, letters)
         encodings[name] = unpack(form, example_tensors)
     small = None
@@ -349,7 +349,24 @@ def _example(
     if "working" in entry:
         working = _working(entry["working"], f"example.{index}.working", tensors)
         check_picture(working.photo, {**working.masks, "others": working.other}, "working photo")
-    return FittedExample(str(entry["name"]), encodings, small, working)
+    tiles = {}
+    for of_tile in entry.get("tiles", ()):
+        check_tile(of_tile, len(classes))
+        number, rows, columns = of_tile
+        own = _below(_tile_start(index, of_tile), tensors)
+        check_tensors(form, own, letters)
+        tiles[classes[number], (rows, columns)] = unpack(form, own)
+    return FittedExample(str(entry["name"]), encodings, small, working, tiles=tiles)
+
+
+def _tile_start(index: int, of_tile: Sequence[int]) -> str:
+    """How the names of the tensors of a tile begin, which the number of its class, its rows and columns tell apart."""
+    return f"{TILE}{index}.{'.'.join(map(str, of_tile))}."
+
+
+def _below(start: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors whose names begin with `start`, by the rest of their names."""
+    return {name.removeprefix(start): value for name, value in tensors.items() if name.startswith(start)}
 
 
 def _working_tensors(index: int, working: WorkingPhoto) -> dict[str, Tensor]:
@@ -377,6 +394,15 @@ def check_entry(entry: Any) -> None:
         raise ValueError(f"the classes of {entry['name'][:40]!r} are empty or there twice")
     if not all(name.isprintable() for name in entry["classes"]):  # it would reach terminals and files of results
         raise ValueError(f"a class of {entry['name'][:40]!r} has a character that cannot be shown")
+
+
+def check_tile(of_tile: Any, classes: int) -> None:
+    """Check what the metadata say of a tile: the number of its class, and the rows and columns of tiles."""
+    if not isinstance(of_tile, list) or len(of_tile) != 3 or not all(type(number) is int for number in of_tile):
+        raise ValueError("tiles that are not a class, rows and columns")
+    number, *grid = of_tile
+    if not 0 <= number < classes or not all(1 <= count <= FINEST_TILES for count in grid):
+        raise ValueError(f"a tile of {grid} of the class {number}")
 
 
 def check_tensors(form: type[Any], tensors: Mapping[str, Tensor], letters: dict[str, int]) -> None:
