@@ -1,9 +1,10 @@
 """A fitted segmenter as one file.
 
-The file is a safetensors file that holds the head, the encodings of every example and what they taught; its metadata
-say the rest, decisions included. A method's support encoding is a dataclass whose fields are tensors, tuples of tensors
-or None, so it is stored as named tensors. The method itself says which class that is, so files of methods from other
-packages are read as well, and nothing in a file can lead to any other class.
+The file is a safetensors file that holds the head, the encodings of every example, with tiles also those of its tiles,
+and what the examples taught; its metadata say the rest, decisions included. A method's support encoding is a dataclass
+whose fields are tensors, tuples of tensors or None, so it is stored as named tensors. The method itself says which
+class that is, so files of methods from other packages are read as well, and nothing in a file can lead to any other
+class.
 
 Format 2 added the decisions. Files of format 1 are read too: whoever loads one decides anew.
 """

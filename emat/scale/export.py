@@ -148,6 +148,7 @@ class SegmenterGraph(nn.Module):
         self.mean = nn.Buffer(torch.tensor(preparation.mean).view(3, 1, 1))
         self.std = nn.Buffer(torch.tensor(preparation.std).view(3, 1, 1))
         self.backbone = backbone_of(self.method)
+        # A part of the learner and perhaps of no backbone; as a module of the graph, its weights are parameters.
         self.encoder = None if self.learner is None else self.learner.encoder
 
     def forward(self, photo: Tensor) -> tuple[Tensor, Tensor]:
