@@ -692,7 +692,7 @@ class Segmenter:
             )
         side = KEPT_TIMES * (self.size or WORKING_SIDE)
         working = None if self.learner is None else working_photo(shown, side)
-        # What is kept often is the photo itself, whose features cross-validation asks for again.
+        # A small photo is kept as it is, so that cross-validation can use its features again.
         is_kept = working is not None and working.photo.shape == shown.photo.shape
         photo = working.photo if is_kept and working is not None else shown.photo
         features = cache(lambda: self._example_features(photo) if is_kept else self._features(photo))

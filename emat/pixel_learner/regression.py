@@ -309,7 +309,7 @@ def _sums(
     samples: PixelSamples, values: Tensor, labelled: Tensor, boosts: Tensor, photos: Sequence[int], fold: int
 ) -> PhotoSums:
     inside = torch.isin(samples.photo, torch.tensor(photos, device=samples.photo.device))
-    own, labels, told, shares = (values_[inside] for values_ in (values, samples.labels, labelled, samples.shares))
+    own, labels, told, shares = (rows[inside] for rows in (values, samples.labels, labelled, samples.shares))
     weights = shares[:, None] * told * torch.where(labels == 1, boosts, 1.0)  # (n, N)
     products: dict[bytes, Tensor] = {}  # classes that weigh the same pixels alike share their products
     of_classes: list[Tensor | None] = []

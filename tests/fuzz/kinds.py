@@ -308,7 +308,8 @@ def fitted(chance: random.Random, folder: Path) -> bytes:
     photo = np.random.default_rng(0).integers(0, 255, (40, 50, 3), np.uint8)
     if not good.exists():
         other = Example(photo[::-1].copy(), {"cat": (5, 5, 30, 30), "dog": (30, 5, 45, 35)})
-        Segmenter.load("prototype", device="cpu").fit([Example(photo, {"cat": (5, 5, 30, 30)}), other]).save(good)
+        examples = [Example(photo, {"cat": (5, 5, 30, 30)}), other]
+        Segmenter.load("prototype", device="cpu", tiles=2).fit(examples).save(good)
     tensors, metadata = load_safetensors(good), read_metadata(good)
     for name in chance.sample(sorted(tensors), chance.choice((1, 1, 2))):
         value = tensors[name]

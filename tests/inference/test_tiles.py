@@ -19,6 +19,7 @@ from emat.images import Reading
 from emat.images.slides import Slide, is_slide
 from emat.inference.decisions import LeftOutExample, decide_tiles
 from emat.inference.example import Scribble
+from emat.inference.example_set import ExampleSet
 from emat.inference.slides import SlidePrediction, part_side, predict_slide
 from emat.inference.tiles import OVERLAP, UNCUT, Tiles, View, cut, tile_grid
 from tests.inference.colour_method import ColourMethod
@@ -168,9 +169,13 @@ def test_a_file_keeps_the_tiles_of_its_examples(
     loaded = Segmenter.load(tmp_path / "it.emat", device="cpu")
     (before,), (after,) = segmenter.examples_, loaded.examples_
     assert set(after.tiles) == {("dot", grid) for grid in kept}
-    for tile, encoding in after.tiles.items():
-        assert torch.equal(encoding.cells, before.tiles[tile].cells)
+    for (name, grid), encoding in after.tiles.items():
+        assert torch.equal(encoding.cells, before.tiles[name, grid].cells)
         assert not torch.equal(encoding.cells, after.encodings["dot"].cells)
+        (of_earlier_file,) = ExampleSet((replace(after, tiles={}),)).tile_supports(name, grid, loaded.method)
+        assert torch.equal(encoding.cells, of_earlier_file.cells)
+    segmenter.save(tmp_path / "small.emat", thumbnails=False)
+    assert set(Segmenter.load(tmp_path / "small.emat", device="cpu").examples_[0].tiles) == set(after.tiles)
 
 
 @pytest.mark.parametrize("tiles", ["auto", None])
