@@ -94,8 +94,8 @@ def _listed(path: Path) -> Iterator[tuple[str, int]]:
 def _opened(path: Path, name: str) -> Iterator[IO[bytes]]:
     if _is_zip(path):
         with zipfile.ZipFile(path) as zipped:
-            found = next(one for one in zipped.infolist() if not one.is_dir() and inner_name(one.filename) == name)
-            with zipped.open(found) as file:
+            info = next(one for one in zipped.infolist() if not one.is_dir() and inner_name(one.filename) == name)
+            with zipped.open(info) as file:
                 yield file
         return
     with tarfile.open(path) as tarred:

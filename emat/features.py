@@ -163,8 +163,8 @@ class FeatureCache:
     def _encode(self, key: str, photo: Pixels) -> Features:
         # One photo at a time, so that features do not depend on the other photos of a batch.
         self._misses += 1
-        found = self.method.photo_features(photo)
-        features = Features(tuple(self._as_kept(tensor) for tensor in found.tensors), found.size)
+        features = self.method.photo_features(photo)
+        features = Features(tuple(self._as_kept(tensor) for tensor in features.tensors), features.size)
         if self._folder is not None:
             self._folder.write(key, features)
         self._keep(key, features)

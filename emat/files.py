@@ -198,18 +198,18 @@ def walk(root: Path, deepest: int | None = None) -> Iterator[tuple[Path, list[st
         try:
             with os.scandir(folder) as entries:
                 visible = sorted(
-                    (each for each in entries if not each.name.startswith(".")), key=lambda each: each.name
+                    (entry for entry in entries if not entry.name.startswith(".")), key=lambda entry: entry.name
                 )
         except OSError:
             continue
-        yield folder, [each.name for each in visible if _is_there(each.is_file)]
+        yield folder, [entry.name for entry in visible if _is_there(entry.is_file)]
         if deepest is not None and len(above) > deepest:
             continue
         around = {*above, *map(str, Path(above[-1]).parents)}  # every folder that contains this one
-        for each in reversed([each for each in visible if _is_there(each.is_dir)]):
-            real = os.path.realpath(each.path)
+        for entry in reversed([entry for entry in visible if _is_there(entry.is_dir)]):
+            real = os.path.realpath(entry.path)
             if real not in around:
-                pending.append((folder / each.name, (*above, real)))
+                pending.append((folder / entry.name, (*above, real)))
 
 
 def _is_there(asked: Callable[[], bool]) -> bool:

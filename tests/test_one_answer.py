@@ -20,17 +20,21 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from emat import Example, Segmenter
+from emat.backbone.tiny_vit import TinyViT
 from emat.cli import main
 from emat.datasets.layouts import open_dataset
 from emat.formats.run_lengths import mask_of_counts, unpack
 from emat.images import Pixels, read_mask
 from emat.inference.prediction import Prediction
+from emat.methods.trained_head import save_head
+from emat.model import build
 from emat.pictures.overlay import draw_overlay, save_jpeg
 from emat.refine.mobilesam import MobileSAM
 from emat.studio.examples import add_photo
 from emat.studio.export import export
 from emat.studio.search import Search
 from emat.studio.session import new_session
+from emat.weights import WeightsSpec, load_weights
 from tests.inference.conftest import tiny_head
 from tests.integrations.test_label_studio import BRUSH_CONFIG, data_address, predict_request
 from tests.scale.conftest import photo_of
@@ -54,15 +58,36 @@ class Fitted:
         return {name: segmenter.predict(photo) for name, photo in self.photos.items()}
 
 
-@pytest.fixture(params=["no-weights", "tiles", "mobilesam"])
-def fitted(request: pytest.FixtureRequest, tiny_head: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fitted:
+def random_mobilesam(spec: WeightsSpec, file: Path | None = None) -> Mapping[str, torch.Tensor]:
+    """Weights of the store, but MobileSAM's encoder has random ones."""
+    if spec.name != "mobilesam":
+        return load_weights(spec, file)
+    torch.manual_seed(0)
+    return TinyViT().state_dict()
+
+
+@pytest.fixture(scope="session")
+def stack_head(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A head like the default one where MobileSAM's weights are, with random weights."""
+    torch.manual_seed(0)
+    path = tmp_path_factory.mktemp("heads") / "stack.safetensors"
+    metadata = {"method": "emat-prior", "backbone": "efficientnet-lite2+mobilesam", "image_size": "64"}
+    save_head(path, build("emat", channels=59).state_dict(), metadata)
+    return path
+
+
+@pytest.fixture(params=["no-weights", "tiles", "mobilesam", "stack"])
+def fitted(
+    request: pytest.FixtureRequest, tiny_head: Path, stack_head: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Fitted:
     monkeypatch.setenv("EMAT_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr("emat.backbone.registry.load_weights", random_mobilesam)
     with_sam = request.param == "mobilesam"
     if with_sam:
         torch.manual_seed(0)
         monkeypatch.setattr("emat.refine.mobilesam._loaded", [MobileSAM().eval().requires_grad_(False)])
     segmenter = Segmenter.load(
-        tiny_head,
+        stack_head if request.param == "stack" else tiny_head,
         device="cpu",
         tiles=2 if request.param == "tiles" else "fitted",
         refine="mobilesam" if with_sam else "auto",
@@ -71,9 +96,9 @@ def fitted(request: pytest.FixtureRequest, tiny_head: Path, tmp_path: Path, monk
     examples = [Example(photo_of(n), {"square": (x, y, x + 22, y + 20)}) for n, (x, y) in enumerate(corners)]
     examples.append(Example(photo_of(2), {"corner": (0, 0, 9, 9)}))
     segmenter.fit(examples).save(tmp_path / "shapes.emat")
-    numbers = range(3, 5) if with_sam else range(3, 14)  # MobileSAM takes a second for a photo
-    photos = {f"{n:02}.png": photo_of(n) for n in numbers}
-    return Fitted(tmp_path / "shapes.emat", photos if with_sam else photos | {"large.png": photo_of(14, LARGE)})
+    slow = request.param in ("mobilesam", "stack")  # MobileSAM takes a second for a photo
+    photos = {f"{n:02}.png": photo_of(n) for n in (range(3, 5) if slow else range(3, 14))}
+    return Fitted(tmp_path / "shapes.emat", photos if slow else photos | {"large.png": photo_of(14, LARGE)})
 
 
 def assert_same(labels: Labels, expected: Mapping[str, Prediction]) -> None:
@@ -238,6 +263,7 @@ def test_a_model_of_fiftyone_agrees(fitted: Fitted) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("fitted", ["no-weights", "tiles", "mobilesam"], indirect=True)  # its processes load weights
 def test_ray_agrees(fitted: Fitted, tmp_path: Path) -> None:
     pytest.importorskip("ray", reason="bulk prediction needs the extra `ray`, which is not part of `all`")
     from emat.scale.ray_predict import BulkOptions, RayOptions, predict_in_bulk
@@ -259,4 +285,5 @@ def test_a_loaded_file_never_decides_again(fitted: Fitted, monkeypatch: pytest.M
     for name in ("decide_refinements", "decide_tiles", "decide_smallest"):
         monkeypatch.setattr(f"emat.inference.segmenter.{name}", refused)
     monkeypatch.setattr(Segmenter, "_fit_to", refused)
+    monkeypatch.setattr(type(loaded.method), "encode_example", refused)  # of tiles too, which the file holds
     loaded.predict(next(iter(fitted.photos.values())))

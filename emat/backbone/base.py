@@ -190,7 +190,9 @@ class Stack(Backbone):
 
     def mirror(self, maps: Sequence[Tensor], size: tuple[int, int]) -> tuple[Tensor, ...]:
         """Mirror what each part keeps."""
-        return tuple(each for part, own, own_size in self._by_part(maps, size) for each in part.mirror(own, own_size))
+        return tuple(
+            mirrored for part, own, own_size in self._by_part(maps, size) for mirrored in part.mirror(own, own_size)
+        )
 
     def _by_part(
         self, maps: Sequence[Tensor], size: tuple[int, int]

@@ -121,7 +121,7 @@ class EfficientNetLite2(Backbone):
 
     def mirror(self, maps: Sequence[Tensor], size: tuple[int, int]) -> tuple[Tensor, ...]:
         """Mirror maps from left to right."""
-        return tuple(each.flip(3) for each in maps)
+        return tuple(map_.flip(3) for map_ in maps)
 
     def _token_blocks(self) -> list[list[int]]:
         """Return the indices of the blocks that give tokens, grouped by stride."""

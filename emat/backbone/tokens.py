@@ -57,7 +57,7 @@ def tokens_from_maps(maps: Sequence[Tensor], groups: Sequence[int], grid: Grid) 
     """
     parts = [part for one, count in zip(maps, groups, strict=True) for part in _split(one, count, grid)]
     width = max(part.shape[2] for part in parts)
-    tokens = parts[0].new_zeros(len(parts[0]), len(parts), parts[0].shape[1], width)
+    tokens = parts[0].new_zeros(parts[0].shape[0], len(parts), parts[0].shape[1], width)
     for channel, part in enumerate(parts):
         tokens[:, channel, :, : part.shape[2]] = part
     return tokens

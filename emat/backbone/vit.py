@@ -142,7 +142,7 @@ def rotation_of(grid: Grid, width: int, device: torch.device) -> Rotation:
 
 def rotated(x: Tensor, rotation: Rotation) -> Tensor:
     """Rotate the last tokens of (B, heads, N, width), which are the patches; those before them have no place."""
-    cosines, sines = (each.to(x.dtype) for each in rotation)
+    cosines, sines = (values.to(x.dtype) for values in rotation)
     fixed, patches = x.split([x.shape[2] - len(cosines), len(cosines)], dim=2)
     first, second = patches.chunk(2, dim=-1)
     turned = patches * cosines + torch.cat([-second, first], dim=-1) * sines

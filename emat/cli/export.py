@@ -33,7 +33,7 @@ def command(
     """Write a fitted segmenter as one ONNX file: photos in, scores and probability maps out.
 
     Examples and learner are in the file, class names and thresholds in its metadata. The number of photos is free,
-    their size is fixed. The file is kept only if its answers are those of the segmenter, within 0.0001.
+    their size is fixed. The file is kept only if its maps are those of the segmenter, within 0.001.
 
     Example: emat export pets.emat -o pets.onnx --photo-size 640x480
     """

@@ -129,7 +129,7 @@ def command(
         source = MaskSource.of_fitted(Path(fitted), _load(Path(fitted), how), touching, min_area is not None)
     plain = PredictOptions(device=how.device)
     regions = [Region.read(text, lambda path: _load(path, plain)) for text in region or ()]
-    classes = tuple(dict.fromkeys((*source.classes, *(each.name for each in regions))))
+    classes = tuple(dict.fromkeys((*source.classes, *(region.name for region in regions))))
     options = MeasureOptions(
         groups=read_groups(properties),
         scale=None if pixel_size is None else given_scale(pixel_size),
@@ -155,7 +155,7 @@ def command(
             )
     given = [Path(word) for word in inputs if Path(word).is_file()]
     reads = [*given, *(split_page(photo.path)[0] for photo in files), *([masks] if masks else [])]
-    reads += [each.path for each in regions if each.path is not None]
+    reads += [region.path for region in regions if region.path is not None]
     claim_folder(out, reads=reads, overwrite=overwrite)
     notes = _notes(source, options, files, regions)
     chosen = {
@@ -180,7 +180,7 @@ def command(
         if value
     }
     given_besides = [repr(how), mask_values, str(masks), repr(source.reading)]
-    contents = [source.identity, *(each.identity for each in regions)]
+    contents = [source.identity, *(region.identity for region in regions)]
     states = [[photo.name, _state(photo.path)] for photo in files]
     identity = json.dumps([__version__, chosen, contents, given_besides, states])
     run = MeasureRun(source, regions, options, out, formats)
@@ -243,7 +243,7 @@ def _notes(
         return ["The verdicts take the given masks for right."]
     path, size = _first_size(files, source.reading)
     scale = options.scale if options.says_scale else scale_in_file(path)
-    finders = {each.name: each.find_anywhere for each in regions}
+    finders = {region.name: region.find_anywhere for region in regions}
     return [left_out_confidence(source.fitted, options, size, scale, source.touching, finders).sentence()]
 
 
@@ -270,7 +270,9 @@ def _load(path: Path, how: PredictOptions) -> Segmenter:
 
 def _refuse_unknown(options: MeasureOptions, classes: Sequence[str]) -> None:
     asked = [
-        (f"--within {each.inner}={each.outer}", name) for each in options.within for name in (each.inner, each.outer)
+        (f"--within {share.inner}={share.outer}", name)
+        for share in options.within
+        for name in (share.inner, share.outer)
     ]
     if options.scale_object is not None:
         asked.append(("--scale", options.scale_object.name))

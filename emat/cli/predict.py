@@ -28,7 +28,6 @@ from emat.inference.photos import PhotoFile, find_photos, photo_state, read_ahea
 from emat.inference.prediction import Prediction, ScoreTable
 from emat.inference.segmenter import Segmenter
 from emat.inference.slides import SeamJoiner, SlidePart, SlidePrediction, predict_slide, slide_objects
-from emat.measure.scene import numbered
 from emat.measure.tracks import Tracks
 from emat.outputs import WriteError, claim_file, claim_folder
 from emat.progress import follow
@@ -255,12 +254,9 @@ class _Run:
                 prediction = self.fitted.predict(stack.photo(stack.values(plane, "none"), self.fitted.reading))
                 if self.objects is not None:
                     apart = {class_name: prediction.instances(class_name) for class_name in prediction.classes}
-                    track_of = tracks.link(numbered({class_name: one.label_image for class_name, one in apart.items()}))
-                    objects, first = {}, 0
-                    for class_name, one in apart.items():
-                        objects[class_name] = [replace(row, id=track_of[first + row.id]) for row in one.rows]
-                        first += len(one.rows)
-                    rows = self.objects.rows(name, objects, frame)
+                    track_of = tracks.link({class_name: one.label_image for class_name, one in apart.items()})
+                    objects = {class_name: one.rows for class_name, one in apart.items()}
+                    rows = self.objects.rows(name, objects, frame, track_of)
                 self._write(f"{without_suffix(name)}_t{frame:05d}.png", prediction, rows)
         except WriteError:
             raise

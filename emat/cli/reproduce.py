@@ -137,8 +137,8 @@ def _reproduce(dataset: str, options: ReproduceOptions, more: list[str]) -> None
         if figure.reason is not None:
             typer.echo(f"{figure.name} was not drawn: {figure.reason}")
     shown = sum(figure.reason is None for figure in written.figures)
-    made = f"{_count(len(written.tables), 'table')} and {_count(shown, 'figure')}"
-    typer.echo(f"{written.page}: {made}; also tables.md, .tex, .csv" + (" and figures/" if shown else ""))
+    counted = f"{_count(len(written.tables), 'table')} and {_count(shown, 'figure')}"
+    typer.echo(f"{written.page}: {counted}; also tables.md, .tex, .csv" + (" and figures/" if shown else ""))
 
 
 def _count(number: int, what: str) -> str:

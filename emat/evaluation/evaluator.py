@@ -26,6 +26,7 @@ from emat.errors import EmatError
 from emat.evaluation.metrics import TaskOutcome, judge_task
 from emat.features import FeatureCache
 from emat.images import VOID
+from emat.inference.decisions import DECISION_VERSION
 from emat.inference.example import Example
 from emat.inference.segmenter import Segmenter
 from emat.methods.base import PAPER_THRESHOLDS, Comparison, Decision, Method, Thresholds
@@ -244,7 +245,8 @@ class FittedOptions:
     @property
     def description(self) -> dict[str, object]:
         """All that answers depend on beside the method, for results and journals."""
-        return {"learn": self.learn, "refine": None if self.refine is None else refiner_of(self.refine)}
+        refiner = None if self.refine is None else refiner_of(self.refine)
+        return {"learn": self.learn, "refine": refiner, "decision_version": DECISION_VERSION}
 
 
 class AsFitted:

@@ -275,10 +275,10 @@ def read_results(path: Path) -> dict[str, Any]:
 
 def _check_described(content: Mapping[str, Any]) -> None:
     """Check what a report says of the methods; ValueError, KeyError or TypeError if something else is there."""
-    for each in content["methods"].values():
-        named = all(isinstance(each[name], str) for name in ("name", "backbone"))
-        if not named or type(each["image_size"]) is not int or type(each["trained_parameters"]) is not int:
-            raise ValueError(f"the method {each}")
+    for method in content["methods"].values():
+        named = all(isinstance(method[name], str) for name in ("name", "backbone"))
+        if not named or type(method["image_size"]) is not int or type(method["trained_parameters"]) is not int:
+            raise ValueError(f"the method {method}")
     if not isinstance(content.get("options", {}), dict):
         raise TypeError("the options")
     asked = content.get("thresholds")

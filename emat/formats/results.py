@@ -420,18 +420,26 @@ class ObjectTable:
         self._pixel_size, self._frames = pixel_size, frames
         self.header = [*COLUMNS, *([pixel_size.column] if pixel_size else []), *(["frame"] if frames else [])]
 
-    def rows(self, photo: str, objects: Mapping[str, Sequence[ObjectRow]], frame: int | None = None) -> list[list[str]]:
+    def rows(
+        self,
+        photo: str,
+        objects: Mapping[str, Sequence[ObjectRow]],
+        frame: int | None = None,
+        tracks: Mapping[str, Mapping[int, int]] | None = None,
+    ) -> list[list[str]]:
         """Return a row for each object of one photo.
 
         Args:
             photo: The photo's name.
             objects: The objects of each class, by the class's name.
             frame: The number of the frame, if the photo is one of a video.
+            tracks: By class and number, the number that an object has in all frames, which stands in its place.
         """
         rows = []
         for name, measured in objects.items():
             for row in measured:
-                numbers = [str(number) for number in (row.id, row.area, *row.box)]
+                through = row.id if tracks is None else tracks[name][row.id]
+                numbers = [str(number) for number in (through, row.area, *row.box)]
                 centre = [f"{coordinate:.2f}" for coordinate in row.centroid]
                 real = [f"{row.area * self._pixel_size.side**2:.6g}"] if self._pixel_size else []
                 last = [] if not self._frames else ["" if frame is None else str(frame)]

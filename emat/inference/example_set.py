@@ -72,15 +72,19 @@ class FittedExample:
     encodings: Mapping[str, Any]  # the method's support encoding for each class
     thumbnail: Thumbnail | None = None
     working: WorkingPhoto | None = None  # where the method learns
+    size: tuple[int, int] | None = None  # height and width of its photo; None if it was read from a fitted file
+    # Its encodings for photos that are cut, by class and by the rows and columns of tiles; see `ExampleSet.with_tiles`.
+    tiles: Mapping[tuple[str, tuple[int, int]], Any] = field(default_factory=dict, repr=False)
     # A weak reference, because the photo may be a large array that nobody else needs any more.
     source: Callable[[], Example | None] = field(default=lambda: None, repr=False)
 
     @classmethod
     def of(
-        cls, example: Example, encodings: Mapping[str, Any], small: Thumbnail, working: WorkingPhoto | None = None
+        cls, example: Example, shown: MaskedPhoto, encodings: Mapping[str, Any], working: WorkingPhoto | None = None
     ) -> FittedExample:
-        """Make what is kept of `example`."""
-        return cls(example.title, encodings, small, working, weakref.ref(example))
+        """Make what is kept of `example`, which was read as `shown`."""
+        size = (shown.photo.shape[0], shown.photo.shape[1])
+        return cls(example.title, encodings, thumbnail(shown), working, size, source=weakref.ref(example))
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -92,7 +96,9 @@ class FittedExample:
         small, working = self.thumbnail, self.working
         small = small and replace(small, masks=with_name(small.masks, name, to))
         working = working and replace(working, masks=with_name(working.masks, name, to))
-        return replace(self, encodings=with_name(self.encodings, name, to), thumbnail=small, working=working)
+        tiles = {(to if key == name else key, grid): encoding for (key, grid), encoding in self.tiles.items()}
+        encodings = with_name(self.encodings, name, to)
+        return replace(self, encodings=encodings, thumbnail=small, working=working, tiles=tiles)
 
     def is_from(self, example: Example) -> bool:
         """Whether it was made from `example`, the same object."""
@@ -129,8 +135,13 @@ def _shrunk(mask: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]
     return small
 
 
-def _best_tile(working: WorkingPhoto, name: str, grid: tuple[int, int], method: Method) -> Any:
-    """The support encoding of the tile that shows the most of a class."""
+def _tile_support(example: FittedExample, name: str, grid: tuple[int, int], method: Method) -> Any:
+    """The support encoding of the tile that shows the most of a class; that of the whole example if it is not cut."""
+    if (name, grid) in example.tiles:
+        return example.tiles[name, grid]
+    working = example.working
+    if working is None or working.sparse:
+        return example.encodings[name]
     mask = working.masks[name]
     tiles = cut((mask.shape[0], mask.shape[1]), grid)
     best = max(tiles, key=lambda tile: int((mask[tile.area] == 1).sum()))
@@ -147,7 +158,8 @@ class ExampleSet:
 
     examples: tuple[FittedExample, ...] = ()
     order: tuple[str, ...] = ()  # of the classes, such as a data set lists them; it may name others too
-    _tile_supports: dict[tuple[str, tuple[int, int]], list[Any]] = field(default_factory=dict, repr=False)
+    # By class and by rows and columns of tiles, the encodings by the indices of their examples.
+    _tile_supports: dict[tuple[str, tuple[int, int]], dict[int, Any]] = field(default_factory=dict, repr=False)
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -177,8 +189,8 @@ class ExampleSet:
     ) -> list[Any]:
         """Return for each example the support encoding of the tile that shows the most of a class.
 
-        They are computed once for each number of tiles, when a photo is first cut into as many. Sparse examples, whose
-        whole mask is not known, and those whose photos were not kept stay whole.
+        They are computed once for each number of tiles, when a photo is first cut into as many, unless the examples
+        have them. Sparse examples, whose whole mask is not known, and those whose photos were not kept stay whole.
 
         Args:
             name: The class.
@@ -187,16 +199,22 @@ class ExampleSet:
             without: The indices of examples that do not count.
         """
         if (name, grid) not in self._tile_supports:
-            self._tile_supports[name, grid] = [
-                example.encodings[name]
-                if example.working is None or example.working.sparse
-                else _best_tile(example.working, name, grid, method)
-                for example in self.examples
+            self._tile_supports[name, grid] = {
+                index: _tile_support(example, name, grid, method)
+                for index, example in enumerate(self.examples)
                 if name in example.encodings
-            ]
-        shown = [index for index, example in enumerate(self.examples) if name in example.encodings]
-        supports = zip(shown, self._tile_supports[name, grid], strict=True)
-        return [support for index, support in supports if index not in without]
+            }
+        return [support for index, support in self._tile_supports[name, grid].items() if index not in without]
+
+    def with_tiles(self, grid: tuple[int, int], method: Method) -> ExampleSet:
+        """Return the same examples, which have the encodings of their tiles in these rows and columns as well."""
+        tiles = [dict(example.tiles) for example in self.examples]
+        for name in self.classes:
+            self.tile_supports(name, grid, method)
+            for index, support in self._tile_supports[name, grid].items():
+                if support is not self.examples[index].encodings[name]:
+                    tiles[index][name, grid] = support
+        return self.of(replace(example, tiles=own) for example, own in zip(self.examples, tiles, strict=True))
 
     def working_side(self) -> int:
         """The longest side, in pixels, at which these examples should be learnt from (`side_for`)."""

@@ -1,9 +1,10 @@
 """A fitted segmenter as one file.
 
-The file is a safetensors file that holds the head, the encodings of every example and what they taught; its metadata
-say the rest, decisions included. A method's support encoding is a dataclass whose fields are tensors, tuples of tensors
-or None, so it is stored as named tensors. The method itself says which class that is, so files of methods from other
-packages are read as well, and nothing in a file can lead to any other class.
+The file is a safetensors file that holds the head, the encodings of every example, with tiles also those of its tiles,
+and what the examples taught; its metadata say the rest, decisions included. A method's support encoding is a dataclass
+whose fields are tensors, tuples of tensors or None, so it is stored as named tensors. The method itself says which
+class that is, so files of methods from other packages are read as well, and nothing in a file can lead to any other
+class.
 
 Format 2 added the decisions. Files of format 1 are read too: whoever loads one decides anew.
 """
@@ -11,7 +12,7 @@ Format 2 added the decisions. Files of format 1 are read too: whoever loads one 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
@@ -29,6 +30,7 @@ from emat.images import Reading, Stretch
 from emat.images.photos import has_channels
 from emat.inference.decisions import Decisions
 from emat.inference.example_set import FittedExample, Thumbnail, WorkingPhoto
+from emat.inference.tiles import FINEST_TILES
 from emat.methods.base import Method, Thresholds
 from emat.methods.panet import FeatureSums
 from emat.methods.persam import PerSAMSupport
@@ -49,6 +51,7 @@ VERSION = 2
 READABLE = ("1", "2")
 HEAD = "head."
 LEARNT = "learnt."
+TILE = "tile."
 VALUE = "value"  # the name of an encoding that is a plain tensor
 
 # The shapes of their tensors: words of letters, or several such words with | between them. A letter that occurs again
@@ -204,6 +207,11 @@ def write_fitted(path: Path, head: TrainedHead, fitted: FittedFile, thumbnails: 
             )
             if small is not None:
                 tensors[f"{start}thumbnail"] = torch.from_numpy(small.masks[class_name])
+        for (class_name, (rows, columns)), encoding in example.tiles.items():
+            of_tile = [list(example.classes).index(class_name), rows, columns]
+            listed[-1].setdefault("tiles", []).append(of_tile)
+            parts = pack(encoding, fitted.method.support_type)
+            tensors.update({_tile_start(index, of_tile) + part: value for part, value in parts.items()})
         if small is not None:
             tensors[f"example.{index}.thumbnail"] = torch.from_numpy(small.photo)
         if thumbnails and example.working is not None:
@@ -252,7 +260,7 @@ def read_fitted(path: Path, device: str | torch.device | None = None) -> FittedF
         )
     # The head comes first, because the method says of which form the encodings of the examples are.
     tensors = {name: _in_single_precision(value) for name, value in load_safetensors(path).items()}
-    weights = {name.removeprefix(HEAD): value for name, value in tensors.items() if name.startswith(HEAD)}
+    weights = _below(HEAD, tensors)
     with _damage(path):
         check_head(weights)
         listed = json.loads(metadata["examples"])
@@ -266,9 +274,7 @@ def read_fitted(path: Path, device: str | torch.device | None = None) -> FittedF
         form = method.support_type
         examples = tuple(_example(entry, index, tensors, letters, form) for index, entry in enumerate(listed))
         # What the pixel learner learnt, and what was decided, both for the classes of the examples.
-        learnt_tensors = {
-            name.removeprefix(LEARNT): value for name, value in tensors.items() if name.startswith(LEARNT)
-        }
+        learnt_tensors = _below(LEARNT, tensors)
         classes = {name for example in examples for name in example.encodings}
         check_tensors(Learnt, learnt_tensors, {"N": len(classes), "Q": len(examples)} if learnt_tensors else {})
         check_learnt(learnt_tensors)
@@ -318,11 +324,12 @@ def _moved(example: FittedExample, form: type[Any], device: torch.device) -> Fit
     """The same example with its encodings on `device`."""
     if device.type == "cpu":
         return example
-    moved = {
-        name: unpack(form, {part: value.to(device) for part, value in pack(encoding, form).items()})
-        for name, encoding in example.encodings.items()
-    }
-    return replace(example, encodings=moved)
+
+    def moved(encoding: Any) -> Any:
+        return unpack(form, {part: value.to(device) for part, value in pack(encoding, form).items()})
+
+    encodings = {name: moved(encoding) for name, encoding in example.encodings.items()}
+    return replace(example, encodings=encodings, tiles={tile: moved(one) for tile, one in example.tiles.items()})
 
 
 def _example(
@@ -333,7 +340,7 @@ def _example(
     encodings = {}
     for number, name in enumerate(classes):
         start = f"example.{index}.{number}."
-        example_tensors = {key.removeprefix(start): value for key, value in tensors.items() if key.startswith(start)}
+        example_tensors = _below(start, tensors)
         check_tensors(form, example_tensors, letters)
         encodings[name] = unpack(form, example_tensors)
     small = None
@@ -345,7 +352,24 @@ def _example(
     if "working" in entry:
         working = _working(entry["working"], f"example.{index}.working", tensors)
         check_picture(working.photo, {**working.masks, "others": working.other}, "working photo")
-    return FittedExample(str(entry["name"]), encodings, small, working)
+    tiles = {}
+    for of_tile in entry.get("tiles", ()):
+        check_tile(of_tile, len(classes))
+        number, rows, columns = of_tile
+        own = _below(_tile_start(index, of_tile), tensors)
+        check_tensors(form, own, letters)
+        tiles[classes[number], (rows, columns)] = unpack(form, own)
+    return FittedExample(str(entry["name"]), encodings, small, working, tiles=tiles)
+
+
+def _tile_start(index: int, of_tile: Sequence[int]) -> str:
+    """How the names of the tensors of a tile begin, which the number of its class, its rows and columns tell apart."""
+    return f"{TILE}{index}.{'.'.join(map(str, of_tile))}."
+
+
+def _below(start: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors whose names begin with `start`, by the rest of their names."""
+    return {name.removeprefix(start): value for name, value in tensors.items() if name.startswith(start)}
 
 
 def _working_tensors(index: int, working: WorkingPhoto) -> dict[str, Tensor]:
@@ -373,6 +397,15 @@ def check_entry(entry: Any) -> None:
         raise ValueError(f"the classes of {entry['name'][:40]!r} are empty or there twice")
     if not all(name.isprintable() for name in entry["classes"]):  # it would reach terminals and files of results
         raise ValueError(f"a class of {entry['name'][:40]!r} has a character that cannot be shown")
+
+
+def check_tile(of_tile: Any, classes: int) -> None:
+    """Check what the metadata say of a tile: the number of its class, and the rows and columns of tiles."""
+    if not isinstance(of_tile, list) or len(of_tile) != 3 or not all(type(number) is int for number in of_tile):
+        raise ValueError("tiles that are not a class, rows and columns")
+    number, *grid = of_tile
+    if not 0 <= number < classes or not all(1 <= count <= FINEST_TILES for count in grid):
+        raise ValueError(f"a tile of {grid} of the class {number}")
 
 
 def check_tensors(form: type[Any], tensors: Mapping[str, Tensor], letters: dict[str, int]) -> None:

@@ -37,7 +37,7 @@ from emat.inference.decisions import (
     decide_tiles,
 )
 from emat.inference.example import Example, MaskSource
-from emat.inference.example_set import KEPT_TIMES, ExampleSet, FittedExample, thumbnail, working_photo
+from emat.inference.example_set import KEPT_TIMES, ExampleSet, FittedExample, working_photo
 from emat.inference.fitted_file import FittedFile, is_fitted, read_fitted, write_fitted
 from emat.inference.forecast import Forecast, Forecasts, forecasts
 from emat.inference.hub import SEGMENTER_FILE, fetch_segmenter, is_on_hub, model_card, push_segmenter
@@ -227,6 +227,8 @@ class Segmenter:
         decisions = file.decisions
         if decisions is None:
             decisions = segmenter._decide(segmenter._examples, learnt, None, smallest=False)
+        if tiles == "auto":  # asked of a fitted file, this leaves nothing to decide
+            decisions = replace(decisions, tiles=tiles)
         segmenter._fit = Fit(segmenter._examples, learnt, decisions)
         # The one way in which two machines answer differently is not passed over in silence.
         outlined = [name for name, one in decisions.classes.items() if one.refine == "auto"]
@@ -388,7 +390,10 @@ class Segmenter:
     @property
     def tiles_(self) -> Tiles:
         """Into how many tiles a side photos are cut: what this segmenter was told, or what `fit` decided."""
-        return self._fitted().decisions.tiles if self.tiles == AS_FITTED else self.tiles
+        return self._tiles(self._fitted())
+
+    def _tiles(self, fit: Fit) -> Tiles:
+        return fit.decisions.tiles if self.tiles in (AS_FITTED, "auto") else self.tiles
 
     @property
     def rules_(self) -> Mapping[str, ClassRules]:
@@ -563,12 +568,14 @@ class Segmenter:
 
     @torch.inference_mode()
     def _unrefined(self, photo: Pixels, fit: Fit, features: Features | None = None) -> Prediction:
-        tiles = self.tiles_
-        size = (photo.shape[0], photo.shape[1])
-        grid = tile_grid(size, self.method.preparation.image_size, tiles)
+        return self._answer(photo, fit, self._tile_grid((photo.shape[0], photo.shape[1]), fit), features=features)
+
+    def _tile_grid(self, size: tuple[int, int], fit: Fit) -> tuple[int, int]:
+        """The rows and columns of tiles that a photo of `size` (H, W) is cut into."""
+        tiles = self._tiles(fit)
         if fit.learnt is not None and tiles == "auto" and not fit.learnt.needs_head:
-            grid = UNCUT  # tiles are for the head, which cross-validation showed not to count
-        return self._answer(photo, fit, grid, features=features)
+            return UNCUT  # tiles are for the head, which cross-validation showed not to count
+        return tile_grid(size, self.method.preparation.image_size, tiles)
 
     def _answer(
         self,
@@ -685,7 +692,7 @@ class Segmenter:
             )
         side = KEPT_TIMES * (self.size or WORKING_SIDE)
         working = None if self.learner is None else working_photo(shown, side)
-        # What is kept often is the photo itself, whose features cross-validation asks for again.
+        # A small photo is kept as it is, so that cross-validation can use its features again.
         is_kept = working is not None and working.photo.shape == shown.photo.shape
         photo = working.photo if is_kept and working is not None else shown.photo
         features = cache(lambda: self._example_features(photo) if is_kept else self._features(photo))
@@ -694,7 +701,7 @@ class Segmenter:
             name: self._encode_example(torch.from_numpy(mask - 1.0 * undecided), photo, features)
             for name, mask in shown.masks.items()
         }
-        return FittedExample.of(example, encodings, thumbnail(shown), working)
+        return FittedExample.of(example, shown, encodings, working)
 
     def _encode_example(self, mask: Tensor, photo: Pixels, features: Callable[[], Features]) -> Any:
         return self.method.encode_example(mask.to(self.device), lambda: photo[..., :3], features, self._features)
@@ -715,7 +722,7 @@ class Segmenter:
     def _fit_to(self, examples: ExampleSet) -> Fit:
         """Train the pixel learner on examples, and decide what depends on them."""
         if self.learner is None:
-            return Fit(examples, None, self._decide(examples, None, None))
+            return self._with_tiles(Fit(examples, None, self._decide(examples, None, None)))
         # The examples as the pixel learner sees them, all with the same channels.
         learner, side = self.learner, self.size or examples.working_side()
         kept = examples.kept_photos()
@@ -741,7 +748,15 @@ class Segmenter:
             return learner.head_logits(torch.from_numpy(answer.probabilities[0]).to(self.device))
 
         validated = learner.fit(photos, head_logits, side, rivals_of(examples.classes, self.overlap))
-        return Fit(examples, validated.learnt, self._decide(examples, validated.learnt, validated))
+        return self._with_tiles(Fit(examples, validated.learnt, self._decide(examples, validated.learnt, validated)))
+
+    def _with_tiles(self, fit: Fit) -> Fit:
+        """Encode the tiles of the examples for photos of their sizes, so that no first photo has to wait for it."""
+        sizes = {example.size for example in fit.examples.examples if example.size is not None}
+        examples = fit.examples
+        for grid in {self._tile_grid(size, fit) for size in sizes} - {UNCUT}:
+            examples = examples.with_tiles(grid, self.method)
+        return replace(fit, examples=examples)
 
     def _filled_in(self, examples: ExampleSet, masks: list[Tensor]) -> ExampleSet:
         """Give the head a whole mask where a user painted a few strokes: the learner's own answer on that photo."""

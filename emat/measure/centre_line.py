@@ -82,7 +82,7 @@ def measure_line(mask: Mask) -> LineMeasures:
     even = _first_with_any(off_ends & _away_from(forks, pixels, half), off_ends)
     widths = np.where(off_ends, _widths(line, outline, nearest, half), 0)
     for thin in np.flatnonzero(off_ends & (half < THIN)):
-        around = [each for each in tree.query_ball_point(pixels[thin], WINDOW) if off_ends[each]]
+        around = [neighbour for neighbour in tree.query_ball_point(pixels[thin], WINDOW) if off_ends[neighbour]]
         widths[thin] = areas[around].sum() / max(lengths[around].sum(), 1e-9)
     return LineMeasures(
         float(lengths.sum()),
@@ -150,7 +150,7 @@ def _smooth_line(pixels: NDArray[np.int64], tree: cKDTree, ends: NDArray[np.int6
     radius = np.full(len(pixels), NEAR if len(pixels) > 4 * NEAR else 0.0)  # smaller loops would shrink
     if len(ends):
         radius = np.minimum(NEAR, cKDTree(pixels[ends]).query(pixels)[0])
-    return np.array([pixels[each].mean(axis=0) for each in tree.query_ball_point(pixels, radius)])
+    return np.array([pixels[group].mean(axis=0) for group in tree.query_ball_point(pixels, radius)])
 
 
 def _smooth_outline(contour: Points) -> Points:
@@ -198,7 +198,7 @@ def _away_from(points: NDArray[np.int64], pixels: NDArray[np.int64], half: NDArr
 
 def _first_with_any(*choices: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Return the first choice of pixels that has any, or all pixels."""
-    return next((each for each in choices if each.any()), np.ones_like(choices[0]))
+    return next((choice for choice in choices if choice.any()), np.ones_like(choices[0]))
 
 
 def _to_the_outline(end: Points, before: NDArray[np.int64], mask: Mask) -> float:

@@ -50,7 +50,7 @@ def regions_of(labels: Labels) -> Iterator[tuple[int, list[Region]]]:
             continue
         rows, columns = window
         regions = trace_regions(labels[window] == number)
-        yield number, [moved(each, columns.start, rows.start) for each in regions]
+        yield number, [moved(region, columns.start, rows.start) for region in regions]
 
 
 def moved(region: Region, x: int, y: int) -> Region:
@@ -81,7 +81,7 @@ class Placed:
         """Give the index and name of the class, the number and the regions of every object."""
         for index, (name, labels) in enumerate(self.scene.objects.items(), start=1):
             for number, regions in regions_of(labels):
-                yield index, name, self.before + number, [moved(each, self.x, self.y) for each in regions]
+                yield index, name, self.before + number, [moved(region, self.x, self.y) for region in regions]
 
 
 Add: TypeAlias = Callable[[Placed], None]
@@ -169,7 +169,7 @@ def open_geojson(path: Path, locate: Place | None = None, crs: str | None = None
             nonlocal separator
             measured = {int(row["id"] or 0): row for row in placed.rows}
             for index, name, number, regions in placed.objects():
-                polygons = [[_closed(ring, locate) for ring in (each.outer, *each.holes)] for each in regions]
+                polygons = [[_closed(ring, locate) for ring in (region.outer, *region.holes)] for region in regions]
                 single = len(polygons) == 1
                 feature = {
                     "type": "Feature",

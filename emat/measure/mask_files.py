@@ -54,7 +54,7 @@ class MaskFiles:
             return
         if not path.is_dir():
             raise EmatError("wrong-file-kind", f"{path} is neither a folder of masks nor a COCO file; check the name")
-        listed = next((each for each in (path / "classes.txt", path.parent / "classes.txt") if each.is_file()), None)
+        listed = next((file for file in (path / "classes.txt", path.parent / "classes.txt") if file.is_file()), None)
         if meaning == "classes" and listed is None:
             raise EmatError(
                 "no-classes", f"{path} has no classes.txt; write the names of the classes into it, one on each line"
@@ -77,11 +77,11 @@ class MaskFiles:
         for name in dict.fromkeys(names):
             with suppress(EmatError):  # which is said when the photo is measured
                 takers[self._found_for(name)].append(name)
-        for found, sharing in takers.items():
-            owner = next((name for name in sharing if found in (name, without_suffix(name))), None)
+        for mask, sharing in takers.items():
+            owner = next((name for name in sharing if mask in (name, without_suffix(name))), None)
             for name in sharing if len(sharing) > 1 else ():
                 if name != owner:
-                    self._shared[name] = (found, next(each for each in sharing if each != name))
+                    self._shared[name] = (mask, next(other for other in sharing if other != name))
 
     def _found_for(self, name: str) -> str:
         """The name of a photo's mask without its suffix, or its file name in the COCO file."""
@@ -92,10 +92,10 @@ class MaskFiles:
     def _refuse_shared(self, name: str) -> None:
         """Raise an EmatError if another photo has the same mask."""
         if name in self._shared:
-            found, other = self._shared[name]
+            mask, other = self._shared[name]
             raise EmatError(
                 "ambiguous-mask",
-                f"{found} in {self.path} would be the mask of {name} and of {other}; put the masks into the same "
+                f"{mask} in {self.path} would be the mask of {name} and of {other}; put the masks into the same "
                 "folders as the photos",
             )
 
@@ -133,12 +133,12 @@ class MaskFiles:
         self._refuse_shared(name)
         stem = without_suffix(name)
         stems = [stem, stem.rpartition("/")[2]]
-        stems += [each.removesuffix(".ome") for each in stems if each.endswith(".ome")]
-        for each in stems:
+        stems += [candidate.removesuffix(".ome") for candidate in stems if candidate.endswith(".ome")]
+        for candidate in stems:
             for ending in ENDINGS:
-                if (file := self._found.get(f"{each}{ending}")) is None:
+                if (file := self._found.get(f"{candidate}{ending}")) is None:
                     continue
-                if (other := self._further.get(f"{each}{ending}")) is not None:
+                if (other := self._further.get(f"{candidate}{ending}")) is not None:
                     raise EmatError(
                         "ambiguous-mask", f"{file} and {other} are both masks of {name}; remove one of them"
                     )
@@ -165,18 +165,19 @@ class MaskFiles:
                 "mask-size", f"{self.path} gives {name} another size than the photo has; save both at the same size"
             )
         size = photo.shape[:2]
-        drawn = list(enumerate((each for each in drawing.objects if not each.crowd), start=1))
-        labels = {each: np.zeros(size, np.int32) for each in dict.fromkeys(one.class_name for _, one in drawn)}
+        drawn = list(enumerate((shape for shape in drawing.objects if not shape.crowd), start=1))
+        classes = dict.fromkeys(shape.class_name for _, shape in drawn)
+        labels = {class_name: np.zeros(size, np.int32) for class_name in classes}
         covered = np.zeros(size, np.int32)
         areas = {number: int(drawing.filled(one).sum()) for number, one in drawn}
         for number, one in sorted(drawn, key=lambda item: -areas[item[0]]):  # what lies on an object must not vanish
             inside = drawing.filled(one)
             labels[one.class_name][inside] = number
             covered += inside
-        overlap = {each for each in labels if ((labels[each] > 0) & (covered > 1)).any()}
-        below = max(overlap, key=lambda each: int((labels[each] > 0).sum()), default=None)
+        overlap = {class_name for class_name in labels if ((labels[class_name] > 0) & (covered > 1)).any()}
+        below = max(overlap, key=lambda class_name: int((labels[class_name] > 0).sum()), default=None)
         overlapping = frozenset(() if below is None else (below,))
-        every = {each: labels.get(each, no_objects(size)) for each in self.classes}
+        every = {class_name: labels.get(class_name, no_objects(size)) for class_name in self.classes}
         return Scene(name, photo, numbered(every), dict.fromkeys(every, self.path.name), overlapping)
 
     def _drawing_of(self, coco: CocoInstances, name: str) -> Drawing:

@@ -58,7 +58,7 @@ class MeasureOptions:
             raise EmatError(
                 "conflicting-options", "--pixel-size and --scale both say how large a pixel is; give one of them"
             )
-        inner = [each.inner for each in self.within]
+        inner = [share.inner for share in self.within]
         if len(set(inner)) != len(inner):
             twice = next(name for name in inner if inner.count(name) > 1)
             raise EmatError("given-twice", f"--within relates {twice} to two classes; measure them one after the other")
@@ -180,7 +180,9 @@ def judged(
     """Return whether a photo is OK, None if nothing was asked, and the rows of its classes with that verdict."""
     if not options.accept:
         return None, list(photos)
-    not_met = "; ".join(each.text for each in options.accept if not each.holds(objects, photos, scale)) or None
+    not_met = (
+        "; ".join(condition.text for condition in options.accept if not condition.holds(objects, photos, scale)) or None
+    )
     verdict = not_met is None
     return verdict, [{**row, "verdict": OK if verdict else NOT_OK, "not_met": not_met} for row in photos]
 
@@ -229,7 +231,7 @@ def left_out_confidence(
     finders = {name: find for name, find in (regions or {}).items() if find is not None}
     check_known(fitted, options)
     _check_regions(options, [name for name in regions or {} if name not in finders])
-    within = [each for each in options.within if each.outer in (*fitted.classes_, *finders)]
+    within = [share for share in options.within if share.outer in (*fitted.classes_, *finders)]
     options = replace(options, within=within)
     kept = [
         (index, one.working)
@@ -252,18 +254,18 @@ def left_out_confidence(
         prediction = others.predict(working.photo)
         if options.filters.smallest is not None:
             prediction = prediction.with_all_objects()
-        found = Scene.of_prediction(prediction, touching=touching)
-        objects = {name: found.objects.get(name, np.zeros(shape, np.int32)) for name in fitted.classes_}
-        found = replace(found, objects=objects, sources=dict.fromkeys(objects, ""))
+        predicted = Scene.of_prediction(prediction, touching=touching)
+        objects = {name: predicted.objects.get(name, np.zeros(shape, np.int32)) for name in fitted.classes_}
+        predicted = replace(predicted, objects=objects, sources=dict.fromkeys(objects, ""))
         masks = {name: working.masks.get(name, np.zeros(shape, np.uint8)) == 1 for name in fitted.classes_}
         way = separate if touching == "split" else connected
-        truth = replace(found, objects=numbered({name: way(mask) for name, mask in masks.items()}))
+        truth = replace(predicted, objects=numbered({name: way(mask) for name, mask in masks.items()}))
         for name, find in finders.items():  # nobody drew a region, so it is the same for both
             region = find(working.photo[..., :3])
-            truth, found = (each.with_class(name, region, "") for each in (truth, found))
+            truth, predicted = (scene.with_class(name, region, "") for scene in (truth, predicted))
         is_ok = _is_ok(truth, options, magnified, scale)
         if is_ok is not None:  # else the scale object was not drawn
-            verdicts.append((is_ok, bool(_is_ok(found, options, magnified, scale))))
+            verdicts.append((is_ok, bool(_is_ok(predicted, options, magnified, scale))))
     if not verdicts:
         raise EmatError(
             "too-few-examples",
@@ -275,7 +277,7 @@ def left_out_confidence(
 
 def _check_regions(options: MeasureOptions, given: Sequence[str]) -> None:
     """Refuse verdicts on regions that were only given for the photos, and not for the examples."""
-    outer = {each.inner: each.outer for each in options.within}
+    outer = {share.inner: share.outer for share in options.within}
     for condition in options.accept:
         name = condition.class_name
         name = outer.get(name, name) if condition.column in ("share_within", "area_within") else name

@@ -255,22 +255,22 @@ def reliability(scene: Scene, name: str) -> str:
     return UNKNOWN if expected is None else UNRELIABLE if expected < RELIABLE_FROM else "yes"
 
 
-def _size_and_shape(found: Mapping[str, float], inside: Mask, groups: Sequence[str]) -> Row:
+def _size_and_shape(measured: Mapping[str, float], inside: Mask, groups: Sequence[str]) -> Row:
     hull = hull_of(inside)
     size: Row = {
-        "equivalent_diameter": found["equivalent_diameter_area"],
-        "perimeter": found["perimeter_crofton"],
+        "equivalent_diameter": measured["equivalent_diameter_area"],
+        "perimeter": measured["perimeter_crofton"],
         "feret_max": hull.longest,
         "feret_min": hull.shortest,
-        "major_axis": found["axis_major_length"],
-        "minor_axis": found["axis_minor_length"],
+        "major_axis": measured["axis_major_length"],
+        "minor_axis": measured["axis_minor_length"],
     }
     shape: Row = {
-        "eccentricity": found["eccentricity"],
-        "solidity": found["area"] / hull.area,
-        "circularity": min(1.0, 4 * math.pi * found["area"] / max(found["perimeter_crofton"], 1e-9) ** 2),
-        "orientation": (math.degrees(found["orientation"]) + 90) % 180,
-        "euler_number": int(found["euler_number"]),
+        "eccentricity": measured["eccentricity"],
+        "solidity": measured["area"] / hull.area,
+        "circularity": min(1.0, 4 * math.pi * measured["area"] / max(measured["perimeter_crofton"], 1e-9) ** 2),
+        "orientation": (math.degrees(measured["orientation"]) + 90) % 180,
+        "euler_number": int(measured["euler_number"]),
     }
     return {**(size if "size" in groups else {}), **(shape if "shape" in groups else {})}
 

@@ -245,9 +245,9 @@ def _histogram_values(report: Report) -> dict[str, dict[str, tuple[TableColumn, 
     for start in HISTOGRAMS:
         for column in report.objects.columns:
             fits = column.key == start or (start.endswith("_") and column.key.startswith(start))
-            better = [each for each in chosen if each.key == column.key and each.unit != PIXEL]
+            better = [other for other in chosen if other.key == column.key and other.unit != PIXEL]
             if fits and not better:
-                chosen = [each for each in chosen if each.key != column.key]  # the real unit comes after pixels
+                chosen = [other for other in chosen if other.key != column.key]  # the real unit comes after pixels
                 chosen.append(column)
     values: dict[str, dict[str, tuple[TableColumn, list[float]]]] = {}
     for row in report.objects.rows():

@@ -31,7 +31,7 @@ from emat.measure.report_html import SlidePicture, picture_of, place_of
 from emat.measure.scene import Scene
 from emat.measure.slides import SlideMeasurement
 from emat.measure.tables import Table
-from emat.measure.tracks import Tracks, with_track
+from emat.measure.tracks import Tracks, with_tracks
 from emat.measure.units import ground_of, scale_in_file
 from emat.outputs import WriteError
 from emat.progress import follow
@@ -107,7 +107,7 @@ class MeasureRun:
         scale = self.options.scale or scale_in_file(photo.path)
         with open_slide(photo.path, source.reading) as slide, ExitStack() as files:
             exports = self._exports(name)
-            adds = [files.enter_context(openers[each](exports[each])) for each in exports if each in openers]
+            adds = [files.enter_context(openers[format](exports[format])) for format in exports if format in openers]
             measurement = SlideMeasurement(
                 name, slide, source.classes, self.options, scale, source.path.name, source.expected, source.touching
             )
@@ -182,12 +182,10 @@ class MeasureRun:
         measurements = measure(scene, self.options, None if self.options.says_scale else scale_in_file(photo.path))
         if tracks is not None:
             linked = tracks.link(measurements.scene.objects)
-            measurements = replace(
-                measurements, objects=[with_track(row, linked[int(row["id"] or 0)]) for row in measurements.objects]
-            )
+            measurements = replace(measurements, objects=with_tracks(measurements.objects, linked))
         for format, path in self._exports(written).items():
-            found = measurements
-            write_export(format, path, found.scene, found.scale, found.table(), ground_of(photo.path))
+            ground = ground_of(photo.path)
+            write_export(format, path, measurements.scene, measurements.scale, measurements.table(), ground)
         has_hash = photo.path.is_file() and not scene.position.get("t")  # of a video once, not with every frame
         rows = {
             "objects": _texts(measurements.objects),
@@ -204,7 +202,11 @@ class MeasureRun:
 
     def _exports(self, name: str) -> dict[str, Path]:
         """The files for other programs that are written for a photo, by their format."""
-        return {each: self.out / each / f"{_stem(name)}{FORMATS[each]}" for each in self.formats if each in FORMATS}
+        return {
+            format: self.out / format / f"{_stem(name)}{FORMATS[format]}"
+            for format in self.formats
+            if format in FORMATS
+        }
 
 
 def _stem(name: str) -> str:

@@ -82,8 +82,10 @@ class Scene:
             touching: "split" takes objects that touch apart, "together" keeps connected pixels one object.
         """
         labels = {
-            each: prediction.instances(each).label_image if touching == "split" else connected(prediction.mask(each))
-            for each in prediction.classes
+            class_name: prediction.instances(class_name).label_image
+            if touching == "split"
+            else connected(prediction.mask(class_name))
+            for class_name in prediction.classes
         }
         return cls(
             name,
@@ -93,7 +95,7 @@ class Scene:
             prediction.overlapped,
             probability=prediction.probability,
             scores=prediction.scores,
-            expected={each: rule.expected for each, rule in prediction.rules.items()},
+            expected={class_name: rule.expected for class_name, rule in prediction.rules.items()},
         )
 
     @classmethod
@@ -121,8 +123,8 @@ class Scene:
         way = separate if touching == "split" else connected
         shown = set(np.unique(label_map).tolist())
         labels = {
-            each: way(label_map == index) if index in shown else no_objects(label_map.shape)
-            for index, each in enumerate(classes, start=1)
+            class_name: way(label_map == index) if index in shown else no_objects(label_map.shape)
+            for index, class_name in enumerate(classes, start=1)
         }
         return cls(name, photo, numbered(labels), dict.fromkeys(labels, source))
 
@@ -233,7 +235,7 @@ class Scene:
             raise EmatError(
                 "mask-size", f"the mask of {name} has another size than {self.name}; save it at the photo's size"
             )
-        others = {each: labels for each, labels in self.objects.items() if each != name}
+        others = {class_name: labels for class_name, labels in self.objects.items() if class_name != name}
         return replace(
             self,
             objects=numbered({**others, name: connected(mask)}),

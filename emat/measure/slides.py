@@ -111,7 +111,7 @@ class SlideMeasurement:
         photos = photo_rows(kept, rows)
         add_shares(kept, related, rows, photos)
         for share in related:
-            row = next(each for each in photos if each["class"] == share.inner)
+            row = next(photo_row for photo_row in photos if photo_row["class"] == share.inner)
             outside, inside = self._within.get(share, (0, 0))
             self._within[share] = outside + int(row["within_area"] or 0), inside + int(row["area_within"] or 0)
         placed = [with_scale(self._placed(row, region), self.scale) for row in rows]
@@ -144,6 +144,6 @@ def _groups(classes: Sequence[str], within: Sequence[Within]) -> list[list[str]]
             group[name] = joined
     groups: list[list[str]] = []
     for name in classes:
-        if not any(name in each for each in groups):
-            groups.append([each for each in classes if each in group[name]])
+        if not any(name in names for names in groups):
+            groups.append([other for other in classes if other in group[name]])
     return groups

@@ -6,7 +6,7 @@ taken that have most overlap together (intersection over union), each object in 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,13 +17,15 @@ from emat.measure.properties import Row
 LEAST_OVERLAP = 0.1  # intersection over union; what overlaps less is another object
 
 
-def with_track(row: Row, track: int) -> Row:
-    """Return the row of an object with its track beside its number."""
-    linked: Row = {}
-    for key, value in row.items():
-        linked[key] = value
-        if key == "id":
-            linked["track"] = track
+def with_tracks(rows: Iterable[Row], tracks: Mapping[str, Mapping[int, int]]) -> list[Row]:
+    """Return the rows of objects, each with its track, which `Tracks.link` returned, beside its number."""
+    linked: list[Row] = []
+    for row in rows:
+        linked.append({})
+        for key, value in row.items():
+            linked[-1][key] = value
+            if key == "id":
+                linked[-1]["track"] = tracks[str(row["class"])][int(value or 0)]
     return linked
 
 
@@ -33,24 +35,25 @@ class Tracks:
     >>> tracks = Tracks()
     >>> frames = [np.array([[1, 1, 0, 2, 2]]), np.array([[2, 2, 0, 0, 0]]), np.array([[1, 1, 0, 2, 2]])]
     >>> [tracks.link({"cell": frame}) for frame in frames]
-    [{1: 1, 2: 2}, {2: 1}, {1: 1, 2: 3}]
+    [{'cell': {1: 1, 2: 2}}, {'cell': {2: 1}}, {'cell': {1: 1, 2: 3}}]
     """
 
     def __init__(self) -> None:
         self._before: dict[str, NDArray[np.int32]] = {}  # of each class: the tracks (H, W) of the frame before
         self._count = 0
 
-    def link(self, objects: Mapping[str, NDArray[np.integer]]) -> dict[int, int]:
+    def link(self, objects: Mapping[str, NDArray[np.integer]]) -> dict[str, dict[int, int]]:
         """Take the objects of the next frame.
 
         Args:
-            objects: The label image (H, W) of each class; no number occurs in two of them.
+            objects: The label image (H, W) of each class.
 
         Returns:
-            The track of each object, by its number.
+            The tracks of each class's objects, by their numbers. A track belongs to one class.
         """
-        tracks: dict[int, int] = {}
+        by_class: dict[str, dict[int, int]] = {}
         for name, labels in objects.items():
+            tracks = by_class[name] = {}
             numbers = np.unique(labels[labels > 0])
             matches = self._matches(numbers, labels, self._before.get(name))
             for number in numbers.tolist():
@@ -60,7 +63,7 @@ class Tracks:
             table = np.zeros(int(labels.max(initial=0)) + 1, np.int32)
             table[numbers] = [tracks[number] for number in numbers.tolist()]
             self._before[name] = table[labels]
-        return tracks
+        return by_class
 
     def _matches(
         self, numbers: NDArray[np.integer], labels: NDArray[np.integer], before: NDArray[np.int32] | None

@@ -170,8 +170,8 @@ def _number(value: object) -> float | None:
     return number if math.isfinite(number) and number > 0 else None
 
 
-def _square(found: _Sides, path: Path) -> Scale | None:
-    x, y, unit, source = found
+def _square(sides: _Sides, path: Path) -> Scale | None:
+    x, y, unit, source = sides
     if not all(SMALLEST <= side * METRES[unit] <= LARGEST for side in (x, y)):
         return None  # a program wrote it without knowing anything
     if abs(x - y) > SQUARE * max(x, y):
@@ -247,7 +247,7 @@ class ScaleObject:
                 )
             diameters.append(2 * math.sqrt(areas[number] / math.pi))
         if max(diameters) > (1 + ALIKE) * min(diameters):
-            listed = ", ".join(f"{each:.0f}" for each in diameters)
+            listed = ", ".join(f"{diameter:.0f}" for diameter in diameters)
             raise EmatError(
                 "no-scale-object",
                 f"{scene.name} has several objects of {self.name}, {listed} pixels wide; leave one of them",
@@ -290,7 +290,7 @@ def ground_of(path: Path) -> Ground | None:
     if keys.get(RASTER_TYPE_KEY) == PIXEL_IS_POINT:
         matrix[:, 2] -= matrix[:, :2].sum(axis=1) / 2
     projected, geographic = keys.get(PROJECTED_KEY), keys.get(GEOGRAPHIC_KEY)
-    code = next((each for each in (projected, geographic) if each not in (None, 0, USER_DEFINED)), None)
+    code = next((number for number in (projected, geographic) if number not in (None, 0, USER_DEFINED)), None)
     sides = np.linalg.norm(matrix[:, :2], axis=0)
     unit = _metres_in_unit(projected, keys.get(LINEAR_UNIT_KEY))
     square = abs(sides[0] - sides[1]) <= 0.01 * sides.max()
@@ -315,7 +315,7 @@ def _matrix(tags: Mapping[int, Any]) -> NDArray[np.float64] | None:
     scale, tie = tags.get(PIXEL_SCALE_TAG), tags.get(TIE_POINT_TAG)
     if scale is None or tie is None or len(scale) < 2 or len(tie) < 6:
         return None
-    column, row, _, x, y = (float(each) for each in tie[:5])
+    column, row, _, x, y = (float(number) for number in tie[:5])
     across, down = float(scale[0]), -float(scale[1])
     return np.array([[across, 0.0, x - across * column], [0.0, down, y - down * row]])
 

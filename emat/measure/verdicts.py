@@ -151,11 +151,11 @@ class Condition:
 
     def _measured(self, objects: Sequence[Row], photos: Sequence[Row]) -> float | None:
         if self.over_objects is None:
-            row = next(each for each in photos if each["class"] == self.class_name)
+            row = next(photo_row for photo_row in photos if photo_row["class"] == self.class_name)
             value = row.get(self.column)
             return float(value) if isinstance(value, (int, float)) else None
-        own = [each for each in objects if each["class"] == self.class_name]
-        values = [each[self.column] for each in own if self.column in each]
+        own = [object_row for object_row in objects if object_row["class"] == self.class_name]
+        values = [object_row[self.column] for object_row in own if self.column in object_row]
         if own and not values:
             raise EmatError(
                 "unknown-column",

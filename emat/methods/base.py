@@ -346,7 +346,7 @@ def in_precision(
     def single(tensor: Tensor) -> Tensor:
         return tensor.float() if tensor.is_floating_point() else tensor
 
-    return [Features(tuple(map(single, each.tensors)), each.size) for each in encoded]
+    return [Features(tuple(map(single, features.tensors)), features.size) for features in encoded]
 
 
 class Comparison(Generic[QueryT, SupportT, EvidenceT]):

@@ -111,9 +111,7 @@ def unit_patches(tokens: Tensor, grid: Grid) -> Tensor:
 def patch_evidence(query: Tensor, support: Prototypes, rule: PrototypePresence = PrototypePresence()) -> PatchEvidence:
     """Compare the unit patch vectors (B, C, h, w, d) of queries with prototypes."""
     if support.foreground is None:  # an empty mask: there is nothing to look for
-        return PatchEvidence(
-            query.new_zeros(1).expand(len(query)), torch.full_like(query[:, 0, :, :, 0], -CERTAIN_LOGIT)
-        )
+        return PatchEvidence(query.new_zeros(query.shape[0]), torch.full_like(query[:, 0, :, :, 0], -CERTAIN_LOGIT))
     near = similarity(query, support.foreground)  # (B, h, w)
     far = torch.zeros_like(near) if support.background is None else similarity(query, support.background)
     best = best_patches(similarity(query[:, rule.channels], support.foreground[rule.channels]))

@@ -224,7 +224,7 @@ def plain_compare(
         by_cell = part[:, None] @ support.cells.transpose(2, 3)[None]  # (B, P, C, n, cells)
         by_token = part @ support.kept.transpose(1, 2)[None]  # (B, C, n, k)
         parts.append(_attend_cells(first, by_cell, by_token))
-    x = _finished(first, *(torch.cat(each, dim=2) for each in zip(*parts, strict=True)))
+    x = _finished(first, *(torch.cat(pieces, dim=2) for pieces in zip(*parts, strict=True)))
     attended = _attend_cells(second, _by_cell(second, x), x[:, :, :, support.kept_later])
     return _branches(network, _finished(second, *attended), grid)
 

@@ -77,13 +77,13 @@ class Rivals:
         """Whether each class wins each pixel (n, N)."""
         return margins(self.logits if logits is None else logits, self.rivals) >= 0
 
-    def overlaps(self, found: Tensor) -> tuple[Tensor, Tensor]:
+    def overlaps(self, chosen: Tensor) -> tuple[Tensor, Tensor]:
         """Intersection and union (P, N) on each photo, from which pixels (n, N) each class wins."""
-        return self.areas(found & self.inside), self.areas((found & self.known) | self.inside)
+        return self.areas(chosen & self.inside), self.areas((chosen & self.known) | self.inside)
 
-    def iou(self, found: Tensor) -> Tensor:
+    def iou(self, chosen: Tensor) -> Tensor:
         """Intersection over union (P, N); NaN on photos that do not show a class."""
-        inside, union = self.overlaps(found)
+        inside, union = self.overlaps(chosen)
         return torch.where(self.areas(self.inside) > 0, inside / union.clamp_min(1e-12), torch.nan)
 
     def areas(self, chosen: Tensor) -> Tensor:
@@ -98,24 +98,24 @@ class Rivals:
         The root makes a class that vanishes cost more than a better one gains.
         """
         won = self.won(logits)
-        inside, union = (each.sum(dim=0) for each in self.overlaps(won))
+        inside, union = (areas.sum(dim=0) for areas in self.overlaps(won))
         mean = torch.nanmean(self.iou(won), dim=0)
         value = (mean + inside / union.clamp_min(1e-12)) / 2
         return float(torch.nanmean(value.clamp_min(0).sqrt()))
 
-    def confusion(self, found: Tensor) -> Tensor:
+    def confusion(self, chosen: Tensor) -> Tensor:
         """(N, N): the share of a class's pixels that are called each class; the rest is called background.
 
         It is NaN for classes that are not rivals: a lesion on its leaf is rightly called both.
         """
         classes = range(self.inside.shape[1])
-        shares = torch.full((len(classes), len(classes)), torch.nan, device=found.device)
+        shares = torch.full((len(classes), len(classes)), torch.nan, device=chosen.device)
         for c in classes:
             mass = self.shares * self.inside[:, c]
             for other in (c, *self.rivals[c]):
                 asked = mass[self.logits[:, other] > -torch.inf].sum()
                 if asked > 0:
-                    shares[c, other] = mass[found[:, other]].sum() / asked
+                    shares[c, other] = mass[chosen[:, other]].sum() / asked
         return shares
 
 

@@ -219,14 +219,18 @@ def cross_validate(
         weights=classifier.weights,
         bias=classifier.bias,
         mixtures=torch.tensor([tuple(mixture) for mixture in mixtures]),
-        presence=torch.tensor([(NAN, NAN, NAN) if each.rule is None else tuple(each.rule) for each in presences]),
+        presence=torch.tensor(
+            [(NAN, NAN, NAN) if presence.rule is None else tuple(presence.rule) for presence in presences]
+        ),
         left_out_iou=left_out_iou,
-        presence_right=torch.tensor([each.right for each in presences]),
+        presence_right=torch.tensor([presence.right for presence in presences]),
         side=torch.tensor([side]),
-        presence_auroc=torch.tensor([each.auroc for each in presences]),
+        presence_auroc=torch.tensor([presence.auroc for presence in presences]),
         confusion=competition.confusion(won) if len(classes) > 1 else None,
         left_out_area=left_out_area,
-        photo_thresholds=torch.tensor([(NAN, NAN) if each is None else tuple(each) for each in thresholds]),
+        photo_thresholds=torch.tensor(
+            [(NAN, NAN) if threshold is None else tuple(threshold) for threshold in thresholds]
+        ),
     )
     # Folds and maps of the left-out photos, in the given order too, for the decisions that follow.
     fold_of = dict(zip(order, folds, strict=True)) if folds else {}
@@ -257,9 +261,9 @@ def _folds(shown: Sequence[Sequence[bool]]) -> list[int]:
 def _move(photo: int, folds: list[int], shown: Sequence[Sequence[bool]]) -> None:
     """Move a photo to another fold. Where it can be, that is not the fold of all other photos of one of its classes."""
     classes = [c for c, is_shown in enumerate(shown[photo]) if is_shown]
-    others = [{folds[i] for i, each in enumerate(shown) if i != photo and each[c]} for c in classes]
+    others = [{folds[i] for i, classes_shown in enumerate(shown) if i != photo and classes_shown[c]} for c in classes]
     elsewhere = [fold for fold in range(MOST_FOLDS) if fold != folds[photo]]
-    folds[photo] = min(elsewhere, key=lambda fold: sum(each == {fold} for each in others))
+    folds[photo] = min(elsewhere, key=lambda fold: sum(other_folds == {fold} for other_folds in others))
 
 
 def _first(shown: Sequence[bool]) -> int:
@@ -320,7 +324,7 @@ class _LeftOutPhotos:
             lacks = not classes[c] and self.whole[index][c] and len(labels) and bool((labels == 0).all())
             if lacks and self.was_left_out(index, c):
                 kinds.setdefault(tuple(classes), []).append(index)
-        ranked = [(rank, any(kind), index) for kind, each in kinds.items() for rank, index in enumerate(each)]
+        ranked = [(rank, any(kind), index) for kind, photos in kinds.items() for rank, index in enumerate(photos)]
         return [index for *_, index in sorted(ranked)][:MOST_ABSENT]
 
     def head(self, index: int, c: int) -> Tensor:
@@ -367,7 +371,7 @@ class _LeftOutPhotos:
         A rival counts if the photo shows it, or is one of those on which its absence is judged, as in `rivals`.
         """
         others = [other for other in self.competing[c] if index in self.asked(other)]
-        logits = torch.stack([self.mixed(index, each, mixtures[each]) for each in (c, *others)])[None]
+        logits = torch.stack([self.mixed(index, class_, mixtures[class_]) for class_ in (c, *others)])[None]
         return margins(logits, [range(1, len(others) + 1), *([()] * len(others))])[0, 0]
 
     def asked(self, c: int) -> list[int]:
@@ -400,7 +404,7 @@ def _weighed(c: int, left_out: _LeftOutPhotos) -> tuple[float, Chosen | None]:
     for weight in weights:
         learner = training.left_out(c, weight)
         chosen[weight] = best_mixture([left_out.left_out(index, c, learner) for index in tried])
-    best = max(each.iou for each in chosen.values())
+    best = max(choice.iou for choice in chosen.values())
     weight = next(weight for weight in weights if chosen[weight].iou >= best - HARM)
     return weight, chosen[weight]
 
@@ -428,7 +432,7 @@ def _compete(
     asked: dict[tuple[int, int], Mixture] = {}
     for c, own in enumerate(chosen):
         if own is not None:  # on its own photos, by the mixture that the others chose
-            asked |= {(index, c): each for index, each in zip(left_out.tried(c), own.by_others, strict=True)}
+            asked |= {(index, c): mixture for index, mixture in zip(left_out.tried(c), own.by_others, strict=True)}
     if len(chosen) == 1:
         return list(mixtures), left_out.rivals(asked)
     asked |= {(index, c): mixtures[c] for c in range(len(chosen)) for index in left_out.absent(c)}
@@ -456,7 +460,7 @@ def _photo_thresholds(
             for index, one in zip(judged, maps, strict=True):
                 logits[competition.photo == index, c] -= threshold.on(one[None])
             moved = replace(competition, logits=logits)
-            before, after = (each.iou(each.won())[judged, c].mean() for each in (competition, moved))
+            before, after = (rivals.iou(rivals.won())[judged, c].mean() for rivals in (competition, moved))
             if after < before - WORSE:
                 threshold = None
             else:
@@ -480,7 +484,7 @@ def _presence(c: int, mixtures: Sequence[Mixture], left_out: _LeftOutPhotos) -> 
         around = [one[mask != 1] for one, mask in zip(maps, inside, strict=True) if bool((mask != 1).any())]
         if not around:
             return Presence(MASK_DECIDES, NAN, NAN)
-        high, low = ([float(highest(one.reshape(1, -1), shares[0])) for one in each] for each in (maps, around))
+        high, low = ([float(highest(one.reshape(1, -1), shares[0])) for one in values] for values in (maps, around))
         return Presence(rule_from_backgrounds(high, low, shares[0]), NAN, NAN)
     # With a single photo of the class, only photos without any class count as absent: something similar on a photo of
     # another class may have higher logits than the class itself, and one photo is too few to set a threshold by that.

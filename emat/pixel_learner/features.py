@@ -240,5 +240,5 @@ def _filters(length: int, scale: float, device: torch.device) -> Tensor:
 def _within_photo(features: Tensor) -> Tensor:
     """The same features relative to the photo's own mean and spread, which light and exposure do not change."""
     values = features.flatten(-2)
-    mean, spread = (each[..., None, None] for each in (values.mean(dim=-1), values.std(dim=-1)))
+    mean, spread = (statistic[..., None, None] for statistic in (values.mean(dim=-1), values.std(dim=-1)))
     return (features - mean) / (spread + LEAST_SPREAD)

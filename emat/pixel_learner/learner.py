@@ -242,15 +242,15 @@ class PixelLearner:
             torch.zeros_like(mixed[:, c, 0, 0]) if choice.threshold is None else choice.threshold.on(mixed[:, c])
             for c, choice in enumerate(choices)
         ]
-        found = self.probability(mixed - torch.stack(thresholds_of_photos, dim=1)[..., None, None])
+        mixed_maps = self.probability(mixed - torch.stack(thresholds_of_photos, dim=1)[..., None, None])
         answers = [
-            self._score(score, (over_rivals if choice.competed else mixed)[:, c], found[:, c], choice, thresholds)
+            self._score(score, (over_rivals if choice.competed else mixed)[:, c], mixed_maps[:, c], choice, thresholds)
             for c, (score, choice) in enumerate(zip(scores, choices, strict=True))
         ]
-        return torch.stack(answers, dim=1), found
+        return torch.stack(answers, dim=1), mixed_maps
 
     def _score(
-        self, score: Tensor | None, over_rivals: Tensor, found: Tensor, choice: ClassChoice, thresholds: Thresholds
+        self, score: Tensor | None, over_rivals: Tensor, mixed_map: Tensor, choice: ClassChoice, thresholds: Thresholds
     ) -> Tensor:
         """The score (B,) of one class, from the head's score (B,), its margins (B, H, W) and its map (B, H, W).
 
@@ -272,7 +272,7 @@ class PixelLearner:
                 else:  # a single example is too little for either of them to doubt what the other sees
                     certain = torch.maximum(by_rule, certain) + BENEFIT_OF_DOUBT
         answer = torch.sigmoid((certain + logit(own.presence)).clamp(-LARGEST_LOGIT, LARGEST_LOGIT))
-        drawn = (found >= thresholds.mask).flatten(1).any(dim=1)
+        drawn = (mixed_map >= thresholds.mask).flatten(1).any(dim=1)
         return torch.where(drawn, answer, answer.clamp(max=thresholds.presence * ALMOST))
 
 

@@ -173,11 +173,11 @@ def best_presence(with_class: Sequence[Tensor], without_class: Sequence[Tensor],
     candidates = []
     for share in shares:
         high, low = (
-            [float(highest(each.reshape(1, -1), share)) for each in maps] for maps in (with_class, without_class)
+            [float(highest(margins.reshape(1, -1), share)) for margins in maps] for maps in (with_class, without_class)
         )
         candidates.append((_auroc(high, low), share, high, low))
     first = candidates[0]
-    best = max(candidates[1:], key=lambda each: each[0], default=first)
+    best = max(candidates[1:], key=lambda candidate: candidate[0], default=first)
     auroc, share, high, low = best if best[0] > first[0] + AUROC_MARGIN else first
     right = [_judged(high, low, index) for index in range(len(high) + len(low))]
     pairs = len(high) * len(low)
@@ -217,7 +217,7 @@ def presence_rule(with_class: Sequence[float], without_class: Sequence[float], s
     around = torch.cat([high - high.mean(), low - low.mean()])
     spread = max(float(around.std()), gap / 8)
     levels = torch.linspace(float(torch.cat([high, low]).min()) - spread, float(high.max()), LEVELS)
-    missed, alarmed = (_below((levels[:, None] - each) / spread).mean(dim=1) for each in (high, low))
+    missed, alarmed = (_below((levels[:, None] - values) / spread).mean(dim=1) for values in (high, low))
     level = float(levels[(MISS_COST * missed + 1 - alarmed).argmin()])
     return PresenceRule(share, level, max(gap / 4, NARROWEST))
 

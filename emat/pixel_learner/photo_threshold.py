@@ -69,19 +69,19 @@ def learn_threshold(logits: Sequence[Tensor], labels: Sequence[Tensor]) -> Photo
     values, targets, weights = [], [], []
     for one, label in zip(logits, labels, strict=True):
         pixels, truth = one.flatten().cpu(), label.flatten().cpu()  # doubles, which not every device has
-        known = truth <= 1
-        step = 1 + int(known.sum()) // MOST_CALIBRATING
-        values.append(pixels[known][::step].double())
-        targets.append(truth[known][::step].double())
+        labelled = truth <= 1
+        step = 1 + int(labelled.sum()) // MOST_CALIBRATING
+        values.append(pixels[labelled][::step].double())
+        targets.append(truth[labelled][::step].double())
         weights.append(torch.full_like(values[-1], 1 / max(1, len(values[-1]))))
     x, y, weight = torch.cat(values), torch.cat(targets), torch.cat(weights) / len(logits)
     design = torch.stack([x, torch.ones_like(x)], dim=1)  # (n, 2)
-    found = torch.tensor([1.0, 0.0], dtype=torch.float64)
+    line = torch.tensor([1.0, 0.0], dtype=torch.float64)
     usual = torch.tensor([USUAL, 0.0], dtype=torch.float64)
     for _ in range(STEPS):
-        probability = torch.sigmoid(design @ found)
-        gradient = design.T @ (weight * (probability - y)) + usual * (found - torch.tensor([1.0, 0.0]))
+        probability = torch.sigmoid(design @ line)
+        gradient = design.T @ (weight * (probability - y)) + usual * (line - torch.tensor([1.0, 0.0]))
         curvature = design.T @ (design * (weight * probability * (1 - probability))[:, None]) + usual.diag()
-        found = found - torch.linalg.solve(curvature + 1e-9 * torch.eye(2), gradient).clamp(-1, 1)
-    slope, bias = found.tolist()
+        line = line - torch.linalg.solve(curvature + 1e-9 * torch.eye(2), gradient).clamp(-1, 1)
+    slope, bias = line.tolist()
     return PhotoThreshold(slope, bias) if slope >= LEAST_SLOPE else None

@@ -129,13 +129,13 @@ class Training:
             negatives: The weight of photos that lack it.
         """
         samples = self.samples
-        found = torch.full((len(samples.photo),), torch.nan, device=samples.values.device)
+        logits = torch.full((len(samples.photo),), torch.nan, device=samples.values.device)
         for fold in sorted(set(self.folds)):
             if self._shown_without(c, fold):
                 solved = self._solution(c, fold, negatives)
                 inside = torch.tensor(self.folds, device=samples.photo.device)[samples.photo] == fold
-                found[inside] = samples.values[inside] @ solved[:-1] + solved[-1]
-        return found
+                logits[inside] = samples.values[inside] @ solved[:-1] + solved[-1]
+        return logits
 
     def trained(self, negatives: Sequence[float]) -> Trained:
         """The classifiers, with the weight that photos without a class have for each class."""
@@ -236,12 +236,12 @@ def _drawn_points(photo: LabelledPhoto, scale: float) -> tuple[Tensor, Tensor, T
     generator = torch.Generator().manual_seed(SEED)
     picked, shares = [], []
     for mask, most in parts:
-        found = mask.nonzero()[:, 0]
-        order = torch.randperm(len(found), generator=generator)[: max(1, int(most * scale))]
-        chosen = found[order.to(found.device)]
+        pixels = mask.nonzero()[:, 0]
+        order = torch.randperm(len(pixels), generator=generator)[: max(1, int(most * scale))]
+        chosen = pixels[order.to(pixels.device)]
         picked.append(chosen)
-        share = len(found) / max(1, int(labelled.sum())) / max(1, len(chosen))
-        shares.append(torch.full((len(chosen),), share, device=found.device))
+        share = len(pixels) / max(1, int(labelled.sum())) / max(1, len(chosen))
+        shares.append(torch.full((len(chosen),), share, device=pixels.device))
     which = torch.cat(picked)
     where = torch.stack([(which % columns + 0.5) / columns, (which // columns + 0.5) / rows], dim=1)
     return where, torch.cat(shares), labels[:, which].T
@@ -306,25 +306,25 @@ def photo_sums(samples: PixelSamples, folds: Sequence[int]) -> list[PhotoSums]:
 
 
 def _sums(
-    samples: PixelSamples, values: Tensor, known: Tensor, boosts: Tensor, photos: Sequence[int], fold: int
+    samples: PixelSamples, values: Tensor, labelled: Tensor, boosts: Tensor, photos: Sequence[int], fold: int
 ) -> PhotoSums:
     inside = torch.isin(samples.photo, torch.tensor(photos, device=samples.photo.device))
-    own, labels, told, shares = (each[inside] for each in (values, samples.labels, known, samples.shares))
+    own, labels, told, shares = (rows[inside] for rows in (values, samples.labels, labelled, samples.shares))
     weights = shares[:, None] * told * torch.where(labels == 1, boosts, 1.0)  # (n, N)
     products: dict[bytes, Tensor] = {}  # classes that weigh the same pixels alike share their products
-    found: list[Tensor | None] = []
+    of_classes: list[Tensor | None] = []
     for column in weights.T:
         key = column.cpu().numpy().tobytes()
         if key not in products and bool(column.any()):
             weighted = own * column.sqrt()[:, None]
             products[key] = weighted.T @ weighted
-        found.append(products.get(key))
+        of_classes.append(products.get(key))
     signs = torch.where(labels == 1, 1.0, -1.0)
     return PhotoSums(
         fold=fold,
         count=len(photos),
         shown=tuple((labels == 1).any(dim=0).tolist()),
-        products=tuple(found),
+        products=tuple(of_classes),
         targets=(weights * signs).T @ own,
         weights=tuple(weights.sum(dim=0).tolist()),
     )

@@ -142,15 +142,15 @@ def separate(mask: Mask, objects: Labels | None = None) -> Labels:
     return _numbered(np.where(numbers > 0, numbers, np.where(rest > 0, rest + numbers.max(), 0)).astype(np.int32))
 
 
-def _with_rims(known: Labels, mask: Mask) -> Labels:
+def _with_rims(numbers: Labels, mask: Mask) -> Labels:
     """Return `known` (H, W) with the parts of `mask` beside it that are nowhere farther than a rim from an object."""
-    parts, count = ndimage.label(mask & (known == 0), TOUCHING)
-    if not count or not known.any():
-        return known
-    distance, nearest = ndimage.distance_transform_edt(known == 0, return_indices=True)
+    parts, count = ndimage.label(mask & (numbers == 0), TOUCHING)
+    if not count or not numbers.any():
+        return numbers
+    distance, nearest = ndimage.distance_transform_edt(numbers == 0, return_indices=True)
     farthest = ndimage.maximum(distance, parts, np.arange(1, count + 1))
     is_rim = np.concatenate([[False], np.asarray(farthest) <= max(2.0, RIM * max(mask.shape))])
-    return np.where(is_rim[parts], known[tuple(nearest)], known)
+    return np.where(is_rim[parts], numbers[tuple(nearest)], numbers)
 
 
 def measure(labels: Labels, probability: NDArray[np.float32], smallest: int = 1) -> Instances:

@@ -11,7 +11,7 @@ does with Pillow.
 import json
 import logging
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from emat import __version__
 from emat.backbone import Backbone, ViT
-from emat.backbone.base import Stack
+from emat.backbone.tokens import Grid
 from emat.errors import EmatError, needs_extra
 from emat.images import Pixels, fitted_size, resize_photo
 from emat.images.photos import has_channels
@@ -35,7 +35,7 @@ from emat.methods import correlation, training_free
 from emat.methods.base import Method
 from emat.methods.correlation import CorrelationMethod, ShotEvidence
 from emat.methods.prior import PriorMethod, judge_together, scores_by_masks, with_prior
-from emat.methods.prototype import Prototype, patch_evidence, unit_patches
+from emat.methods.prototype import Prototype, unit_patches
 from emat.model.encoding import support_mask
 from emat.model.plain import PlainForm, plain_compare, plain_forward
 from emat.outputs import check_output, whole_file
@@ -148,6 +148,7 @@ class SegmenterGraph(nn.Module):
         self.mean = nn.Buffer(torch.tensor(preparation.mean).view(3, 1, 1))
         self.std = nn.Buffer(torch.tensor(preparation.std).view(3, 1, 1))
         self.backbone = backbone_of(self.method)
+        # A part of the learner and perhaps of no backbone; as a module of the graph, its weights are parameters.
         self.encoder = None if self.learner is None else self.learner.encoder
 
     def forward(self, photo: Tensor) -> tuple[Tensor, Tensor]:
@@ -157,7 +158,7 @@ class SegmenterGraph(nn.Module):
         scored = all(score is not None for score, _ in answers) or self.learnt is not None
         probabilities = torch.stack([probability for _, probability in answers], dim=1)
         if self.learnt is not None and self.learner is not None:
-            maps = pixel_maps(self.to_working(bytes_first) / 255, self.backbone, self.encoder)
+            maps = pixel_maps(self.to_working(bytes_first) / 255, self.learner.backbone, self.learner.encoder)
             logits = self.learnt.classifier.logits(maps)
             logits = F.interpolate(logits, self.detail, mode="bilinear", align_corners=False)
             scores, probabilities = self.learner.mix(
@@ -177,8 +178,7 @@ class SegmenterGraph(nn.Module):
         grid, method = self.backbone.grid(*self.square), self.method
         if isinstance(method, Prototype):
             patches = unit_patches(tokens[:, method.channels], grid)
-            shots = [[patch_evidence(patches, support) for support in supports] for supports in self.ways]
-            return [training_free.join_shots(way, self.detail) for way in shots]
+            return [training_free.join_shots(method.compare(patches, way), self.detail) for way in self.ways]
         assert isinstance(method, CorrelationMethod)
         query = F.normalize(tokens[:, method.channels, 1:], dim=-1)
         if not isinstance(method, PriorMethod):
@@ -241,11 +241,6 @@ def check_method(method: Method) -> None:
         raise EmatError(
             "cannot-export",
             f"the method {method.name} cannot be exported: its steps depend on values; EMAT, CST and prototype can",
-        )
-    if isinstance(backbone_of(method), Stack):
-        raise EmatError(
-            "stack-of-backbones",
-            "a stack of backbones cannot be exported; fit with a head of one backbone, such as --model default-light",
         )
 
 
@@ -453,23 +448,27 @@ def _packages() -> None:
 
 @contextmanager
 def _fixed_positions(backbone: Backbone) -> Iterator[None]:
-    """Inside the block, a ViT's position embeddings are resized outside of the graph, where bicubic means the same."""
-    if not isinstance(backbone, ViT):
-        yield
-        return
-    resized: dict[tuple[int, int], Tensor] = {}
-    resize = backbone._positions
-
-    def positions(grid: tuple[int, int], embeddings: Tensor) -> Tensor:
-        if grid not in resized:  # found in the run before the export
-            resized[grid] = resize(grid, embeddings).detach().clone()
-        return resized[grid]
-
-    backbone.__dict__["_positions"] = positions
+    """Inside the block, position embeddings of ViTs are resized outside of the graph, where bicubic means the same."""
+    vits = [part for part in backbone.modules() if isinstance(part, ViT)]
+    for vit in vits:
+        vit.__dict__["_positions"] = _remembered(vit._positions)
     try:
         yield
     finally:
-        del backbone.__dict__["_positions"]
+        for vit in vits:
+            del vit.__dict__["_positions"]
+
+
+def _remembered(resize: Callable[[Grid, Tensor], Tensor]) -> Callable[[Grid, Tensor], Tensor]:
+    """Resize once for each grid: in the run before the export, so that the result is a constant of the graph."""
+    resized: dict[Grid, Tensor] = {}
+
+    def positions(grid: Grid, embeddings: Tensor) -> Tensor:
+        if grid not in resized:
+            resized[grid] = resize(grid, embeddings).detach().clone()
+        return resized[grid]
+
+    return positions
 
 
 @contextmanager

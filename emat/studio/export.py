@@ -4,7 +4,6 @@ import tempfile
 import zipfile
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 
 from emat.errors import EmatError
@@ -143,9 +142,8 @@ def _object_rows(
     frame = query.photo.frame
     if frame is None or frame.t is None:
         return table.rows(query.photo.name, objects)
-    tracks = tracks_of(session, query, query.photo.size)
-    linked = {name: [replace(row, id=tracks[name][row.id]) for row in rows] for name, rows in objects.items()}
-    return table.rows(frame.file if frame.z is None else query.photo.name, linked, frame.t)
+    name = frame.file if frame.z is None else query.photo.name
+    return table.rows(name, objects, frame.t, tracks_of(session, query, query.photo.size))
 
 
 def answered(session: Session) -> list[StudioQuery]:

@@ -27,7 +27,7 @@ from emat.measure.report_html import Report, histogram, picture_of, place_of, ve
 from emat.measure.scene import TOUCHING_RULES, Area
 from emat.measure.shares import Within, otsu_region
 from emat.measure.tables import TABLES, Table, tables_of, write_tables
-from emat.measure.tracks import Tracks, with_track
+from emat.measure.tracks import Tracks, with_tracks
 from emat.measure.units import Scale, ScaleObject
 from emat.measure.verdicts import Condition
 from emat.outputs import write_text
@@ -348,9 +348,7 @@ def write_measurements(session: Session, queries: Sequence[StudioQuery], out: Pa
         frame = query.photo.frame
         if frame is not None and frame.t is not None:
             linked = tracks.setdefault((frame.stack, frame.z), Tracks()).link(measurements.scene.objects)
-            measurements = replace(
-                measurements, objects=[with_track(row, linked[int(row["id"] or 0)]) for row in measurements.objects]
-            )
+            measurements = replace(measurements, objects=with_tracks(measurements.objects, linked))
         rows["objects"] += measurements.objects
         rows["photos"] += measurements.photos
         pictures[place_of(measurements.photos[0])] = picture_of(measurements.scene)

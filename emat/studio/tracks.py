@@ -3,7 +3,6 @@
 import threading
 from dataclasses import dataclass, field
 
-from emat.measure.scene import numbered
 from emat.measure.tracks import Tracks
 from emat.studio.masks import label_map, single_objects
 from emat.studio.session import Session, StudioQuery
@@ -81,10 +80,4 @@ def tracks_of(session: Session, query: StudioQuery, size: tuple[int, int]) -> Nu
 def _link(session: Session, query: StudioQuery, size: tuple[int, int], tracks: Tracks) -> Numbers:
     labels = label_map(session, query, session.numbers, size)
     objects = {name: single_objects(session, query, name, labels == number) for name, number in session.numbers.items()}
-    through = tracks.link(numbered({name: instances.label_image for name, instances in objects.items()}))
-    numbers: Numbers = {}
-    first = 0
-    for name, instances in objects.items():
-        numbers[name] = {row.id: through[first + row.id] for row in instances.rows}
-        first += len(instances.rows)
-    return numbers
+    return tracks.link({name: instances.label_image for name, instances in objects.items()})

@@ -117,11 +117,11 @@ def open_benchmark(
             "tasks are drawn from fold lists or from masks; give --lists, or --data to make lists from its masks",
         )
     wanted = opened.names if names is None else _names_of(names, opened)
-    made = tuple(lists_from_masks(opened, folds, min_area, lambda _: watch(wanted)))
+    fold_lists = tuple(lists_from_masks(opened, folds, min_area, lambda _: watch(wanted)))
     areas = _areas(opened)
     if object_size is not None and areas is not None:
-        made = tuple(size_split(fold_list, areas, object_size) for fold_list in made)
-    return Benchmark(made, opened, areas)
+        fold_lists = tuple(size_split(fold_list, areas, object_size) for fold_list in fold_lists)
+    return Benchmark(fold_lists, opened, areas)
 
 
 def _kind(dataset: str | None, lists: Path | None) -> str | None:

@@ -92,7 +92,7 @@ def open_run_data(options: TrainingOptions, watch: Watch = iter) -> RunData:
         excluded |= _test_classes(options, datasets[0], options.fold)
     sources = [_source(options, datasets, index, chosen, watch) for index in range(len(datasets))]
     drawn_from = TrainingList(sources, excluded)
-    queries = options.queries or ("listed" if [each.name for each in datasets] == ["pascal"] else "drawn")
+    queries = options.queries or ("listed" if [dataset.name for dataset in datasets] == ["pascal"] else "drawn")
     tasks = TrainingTasks(drawn_from, options.seed, options.positive, Queries(queries), options.flip)
     return RunData(tasks, validation, frozenset(excluded))
 
@@ -155,10 +155,10 @@ def _test_classes(options: TrainingOptions, dataset: Dataset, fold: int) -> set[
         ids = fold_classes(dataset.name, fold)
     else:
         # Only the classes are needed, so `follow` leaves out all masks.
-        made = lists_from_masks(dataset, options.folds, follow=lambda _: ())
-        if not 0 <= fold < len(made):
-            raise EmatError("unknown-fold", f"there is no fold {fold}; {dataset.root} has folds 0 to {len(made) - 1}")
-        ids = made[fold].class_ids
+        lists = lists_from_masks(dataset, options.folds, follow=lambda _: ())
+        if not 0 <= fold < len(lists):
+            raise EmatError("unknown-fold", f"there is no fold {fold}; {dataset.root} has folds 0 to {len(lists) - 1}")
+        ids = lists[fold].class_ids
     return {dataset.classes[class_id - 1] for class_id in ids}
 
 
@@ -189,7 +189,7 @@ def _published_entries(
     else:
         folds = [fold for fold in range(FOLDS) if fold != options.fold]
     lists = [load_fold_list(options.lists, name, fold, "train") for fold in folds]
-    entries = tuple(dict.fromkeys(entry for each in lists for entry in each.entries))
+    entries = tuple(dict.fromkeys(entry for fold_list in lists for entry in fold_list.entries))
     if names is not None:
         wanted = set(names)
         entries = tuple(entry for entry in entries if entry[0] in wanted)
@@ -247,16 +247,16 @@ def _made_validation_list(
 ) -> FoldList:
     keys = None if wanted is None else {class_key(name) for name in wanted}
     ids = [number for number, name in enumerate(dataset.classes, start=1) if keys is None or class_key(name) in keys]
-    found = _list_from_masks(dataset, names, ids, 0.0, watch, "val")
-    enough = tuple(class_id for class_id, count in found.counts.items() if count >= LEAST_PHOTOS)
+    fold_list = _list_from_masks(dataset, names, ids, 0.0, watch, "val")
+    enough = tuple(class_id for class_id, count in fold_list.counts.items() if count >= LEAST_PHOTOS)
     if not enough:
         raise EmatError(
             "too-few-photos",
             f"no class to validate on has two photos in {dataset.root}; name other photos with --val-names, or train "
             "without validation with --val-tasks 0",
         )
-    entries = tuple(entry for entry in found.entries if entry[1] in enough)
-    return FoldList(found.dataset, fold, "val", entries, enough)
+    entries = tuple(entry for entry in fold_list.entries if entry[1] in enough)
+    return FoldList(fold_list.dataset, fold, "val", entries, enough)
 
 
 class TaskTensors:

@@ -149,16 +149,16 @@ class TrainingOptions:
     precision: Annotated[str, f"Lightning's precision: {' or '.join(PRECISIONS)}."] = "32-true"
 
     def __post_init__(self) -> None:
-        for each in fields(self):
-            value = getattr(self, each.name)
+        for option in fields(self):
+            value = getattr(self, option.name)
             if isinstance(value, float) and not math.isfinite(value):
-                raise EmatError("bad-number", f"{_words(each.name)} is {value}; it must be finite")
+                raise EmatError("bad-number", f"{_words(option.name)} is {value}; it must be finite")
         for name, choices in (("schedule", SCHEDULES), ("precision", PRECISIONS), ("queries", (None, *QUERY_ORDERS))):
             value = getattr(self, name)
             if value not in choices:
                 raise EmatError(
                     "unknown-choice",
-                    f"{name} is {value!r}; choose {' or '.join(str(each) for each in choices if each)}",
+                    f"{name} is {value!r}; choose {' or '.join(str(choice) for choice in choices if choice)}",
                 )
         for name in ABOVE_ZERO:
             value = getattr(self, name)
@@ -190,12 +190,12 @@ class TrainingOptions:
 
     def changed_from(self, other: "TrainingOptions") -> list[str]:
         """Return the names of the options in which this run differs from `other`."""
-        return [each.name for each in fields(self) if getattr(self, each.name) != getattr(other, each.name)]
+        return [option.name for option in fields(self) if getattr(self, option.name) != getattr(other, option.name)]
 
 
 def as_plain(options: TrainingOptions) -> dict[str, Any]:
     """Return the options by name, as values that YAML and JSON have."""
-    return {each.name: _plain(getattr(options, each.name)) for each in fields(options)}
+    return {option.name: _plain(getattr(options, option.name)) for option in fields(options)}
 
 
 def from_plain(values: dict[str, Any]) -> TrainingOptions:
@@ -279,7 +279,7 @@ def _yaml() -> Any:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
-        return [_plain(each) for each in value]
+        return [_plain(one) for one in value]
     return str(value) if isinstance(value, Path) else value
 
 
@@ -288,7 +288,7 @@ def _typed(name: str, hint: Any, value: Any) -> Any:
     kinds = getattr(hint, "__args__", (hint,))
     if getattr(hint, "__origin__", None) is tuple:
         values = value if isinstance(value, (list, tuple)) else [] if value is None else [value]
-        return tuple(_scalar(name, kinds[0], each) for each in values)
+        return tuple(_scalar(name, kinds[0], one) for one in values)
     return None if value is None and type(None) in kinds else _scalar(name, kinds[0], value)
 
 

@@ -303,5 +303,5 @@ def validate(
     work = plan({0: validation.sampler.configuration()})[rank::processes]
     answering = Evaluator(method, validation.dataset, cache)
     with all_cores(next(method.parameters()).device) as workers:
-        answers = [outcome for found in workers.map(answering.answer, work) for _, outcome in found]
+        answers = [outcome for outcomes in workers.map(answering.answer, work) for _, outcome in outcomes]
     return ScoreCounts.of(answers, class_ids)

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from emat.backbone.registry import find_backbone
 from emat.datasets.layouts import open_dataset
 from emat.device import all_cores
 from emat.evaluation.evaluator import (
@@ -29,6 +30,8 @@ from emat.images import to_pixels
 from emat.inference.example import Example
 from emat.inference.segmenter import Segmenter
 from emat.methods.base import Features, Method, TaskEvidence, Thresholds
+from emat.methods.registry import build_method
+from emat.pixel_learner.learner import PixelLearner
 from emat.tasks.benchmark import Benchmark, open_benchmark
 from emat.tasks.sampling import TaskRequest
 from emat.tasks.task import Configuration, Protocol, Setting, Task
@@ -252,11 +255,24 @@ def test_equal_tasks_of_two_settings_are_answered_once() -> None:
 def test_tasks_as_fitted_are_answered_by_a_segmenter_with_the_supports_as_examples(
     method: Method, benchmark: Benchmark
 ) -> None:
+    assert_counts_as_fitted(method, benchmark, configurations(benchmark)[3], FittedOptions(False, "guided"))
+
+
+def test_tasks_as_fitted_with_a_learner_on_a_stack_of_backbones(benchmark: Benchmark) -> None:
+    torch.manual_seed(0)
+    stack = find_backbone("efficientnet-lite2+mobilesam").build()
+    method = build_method("emat-prior", stack, image_size=64).requires_grad_(False)
+    assert_counts_as_fitted(method, benchmark, configurations(benchmark)[0], FittedOptions())
+
+
+def assert_counts_as_fitted(
+    method: Method, benchmark: Benchmark, configuration: Configuration, options: FittedOptions
+) -> None:
     dataset = benchmark.dataset
     assert dataset is not None
-    cache = FeatureCache(method, memory_bytes=PLENTY)
-    answering = AsFitted(method, dataset, cache, FittedOptions(learn=False, refine="guided"))
-    work = plan({0: configurations(benchmark)[3]})[0]
+    answering = AsFitted(method, dataset, FeatureCache(method, memory_bytes=PLENTY), options)
+    learner = PixelLearner.of(method, Thresholds()) if options.learn else None
+    work = plan({0: configuration})[0]
     answers = dict(answering.answer(work))
     for task in work.tasks:
         shown: dict[str, dict[str, NDArray[np.bool_]]] = {}
@@ -266,7 +282,8 @@ def test_tasks_as_fitted_are_answered_by_a_segmenter_with_the_supports_as_exampl
         examples = [
             Example(dataset.image(name), masks, void=dataset.mask(name) == 255) for name, masks in shown.items()
         ]
-        prediction = Segmenter(method, refine="guided").fit(examples).predict(dataset.image(work.query))
+        segmenter = Segmenter(method, refine=options.refine, learner=learner).fit(examples)
+        prediction = segmenter.predict(dataset.image(work.query))
         outcome = answers[task.indices[0]]
         for way, truth, present in zip(task.ways, outcome.truth, outcome.present or (), strict=True):
             mask = prediction.mask(str(way))

@@ -21,6 +21,7 @@ from emat.evaluation.evaluator import FittedOptions, QueryWork, plan
 from emat.evaluation.results import read_results
 from emat.evaluation.run import EvaluatedMethod, Outcomes, Run, evaluate, load_evaluated, remove_journals, seconds_spent
 from emat.features import FeatureCache
+from emat.inference.decisions import DECISION_VERSION
 from emat.methods.base import Thresholds
 from emat.tasks.benchmark import Benchmark, open_benchmark
 from emat.tasks.sampling import TaskRequest
@@ -258,3 +259,11 @@ def test_runs_that_refine_with_and_without_weights_are_not_mixed(
     MOBILESAM.path.write_bytes(b"here now")
     always = replace(run, as_fitted=FittedOptions(learn=False, refine="mobilesam"))
     assert len({run.fingerprint, without, refined.fingerprint, always.fingerprint}) == 4
+
+
+def test_a_run_as_fitted_is_not_continued_when_fit_decides_otherwise(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    fitted = replace(run, as_fitted=FittedOptions())
+    published, before = run.fingerprint, fitted.fingerprint
+    monkeypatch.setattr("emat.evaluation.evaluator.DECISION_VERSION", DECISION_VERSION + 1)
+    assert fitted.fingerprint != before
+    assert run.fingerprint == published

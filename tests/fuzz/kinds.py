@@ -311,7 +311,8 @@ def fitted(chance: random.Random, folder: Path) -> bytes:
         # Where there is one example alone, no other one shows which shapes are right.
         other = Example(photo[::-1].copy(), {"cat": (5, 5, 30, 30), "dog": (30, 5, 45, 35)})
         shown = [Example(photo, {"cat": (5, 5, 30, 30)}), *([other] if method == "prototype" else [])]
-        Segmenter.load(method, device="cpu", refine=None).fit(shown).save(good)
+        tiles = 2 if method == "prototype" else None
+        Segmenter.load(method, device="cpu", refine=None, tiles=tiles).fit(shown).save(good)
     tensors, metadata = load_safetensors(good), read_metadata(good)
     own = [name for name in tensors if chance.random() < 0.1 or not name.startswith("head.")]
     for name in chance.sample(sorted(own), chance.choice((1, 1, 2))):

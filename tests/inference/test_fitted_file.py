@@ -115,6 +115,11 @@ WRONG_DECISIONS = [
     )
 ]
 
+WRONG_TILES = [
+    json.dumps([{"name": "a.jpg", "classes": ["cat", "dög"], "tiles": [tile]}])
+    for tile in ([2, 2, 2], [-1, 2, 2], [0, 0, 2], [0, 2, 10**400], [0, 2], [0, 2, "2"], [True, 2, 2], {})
+]
+
 
 @pytest.mark.parametrize(
     ("change", "sentence"),
@@ -133,6 +138,7 @@ WRONG_DECISIONS = [
         ({"examples": json.dumps([{"name": "x", "classes": [["a"]], "encodings": ["a"]}])}, "the classes of 'x'"),
         ({"examples": json.dumps({"name": "x"})}, "is damaged"),
         ({"examples": json.dumps([{"name": "x", "classes": ["a\x1b[2J"]}])}, "a character that cannot be shown"),
+        *(({"examples": text}, "is damaged .*tile") for text in WRONG_TILES),
         *(({"decisions": text}, "is damaged") for text in WRONG_DECISIONS),
         ({"decisions": "[" * 100_000}, "is damaged"),
         ({"channels": "7"}, "is damaged"),

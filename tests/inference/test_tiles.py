@@ -19,8 +19,9 @@ from emat.images import Reading
 from emat.images.slides import Slide, is_slide
 from emat.inference.decisions import LeftOutExample, decide_tiles
 from emat.inference.example import Scribble
+from emat.inference.example_set import ExampleSet
 from emat.inference.slides import SlidePrediction, part_side, predict_slide
-from emat.inference.tiles import OVERLAP, UNCUT, View, cut, tile_grid
+from emat.inference.tiles import OVERLAP, UNCUT, Tiles, View, cut, tile_grid
 from tests.inference.colour_method import ColourMethod
 from tests.raises import raises_code
 
@@ -153,6 +154,38 @@ def test_predict_cuts_as_was_decided_and_as_it_is_told(spotted: Segmenter, monke
         other.tiles = told  # type: ignore[assignment]
         other.predict_unrefined(photo)
     assert grids == [(2, 2), (3, 3)]
+
+
+@pytest.mark.parametrize(("tiles", "kept"), [(2, {(2, 2)}), ("auto", {(1, 2)}), (None, set())])
+def test_a_file_keeps_the_tiles_of_its_examples(
+    spotted: Segmenter, tmp_path: Path, tiles: Tiles, kept: set[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(type(spotted.learnt_), "needs_head", True)
+    side = spotted.method.preparation.image_size
+    photo, mask = _spotted(4, 2 * side)
+    example = Example(photo[:side], {"spot": mask[:side]})
+    segmenter = Segmenter(spotted.method, tiles=tiles, learner=spotted.learner, size=100).fit([example])
+    segmenter.rename("spot", "dot").save(tmp_path / "it.emat")
+    loaded = Segmenter.load(tmp_path / "it.emat", device="cpu")
+    (before,), (after,) = segmenter.examples_, loaded.examples_
+    assert set(after.tiles) == {("dot", grid) for grid in kept}
+    for (name, grid), encoding in after.tiles.items():
+        assert torch.equal(encoding.cells, before.tiles[name, grid].cells)
+        assert not torch.equal(encoding.cells, after.encodings["dot"].cells)
+        (of_earlier_file,) = ExampleSet((replace(after, tiles={}),)).tile_supports(name, grid, loaded.method)
+        assert torch.equal(encoding.cells, of_earlier_file.cells)
+    segmenter.save(tmp_path / "small.emat", thumbnails=False)
+    assert set(Segmenter.load(tmp_path / "small.emat", device="cpu").examples_[0].tiles) == set(after.tiles)
+
+
+@pytest.mark.parametrize("tiles", ["auto", None])
+def test_the_segmenter_that_was_fitted_cuts_as_its_file_does(
+    spotted: Segmenter, tiles: Tiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("emat.inference.segmenter.decide_tiles", lambda *_: tiles)
+    photo, mask = _spotted(1, 60)
+    segmenter = Segmenter(spotted.method, tiles="auto").fit([Example(photo, {"spot": mask})])
+    assert segmenter.tiles_ == segmenter.decisions_.tiles == tiles
 
 
 @pytest.mark.parametrize("tiles", [0, -1, "many", 1.5, True])

@@ -43,6 +43,15 @@ def tiny_dinov2(method: str, *, learns: bool = False) -> Segmenter:
     return Segmenter(built, Thresholds(), learner=learner).fit([Example(photo_of(n), SQUARE) for n in (0, 1)])
 
 
+def tiny_stack(method: str, *, learns: bool = False) -> Segmenter:
+    """The backbone of the default head where MobileSAM's weights are, with random weights, fitted with one example."""
+    torch.manual_seed(0)
+    backbone = find_backbone("efficientnet-lite2+mobilesam").build()
+    built = build_method(method, backbone, image_size=64).requires_grad_(False)
+    learner = PixelLearner.of(built, Thresholds()) if learns else None
+    return Segmenter(built, Thresholds(), learner=learner).fit([Example(photo_of(0), SQUARE)])
+
+
 def assert_same_answers(graph: SegmenterGraph, segmenter: Segmenter) -> None:
     photos = [photo_of(number) for number in range(3, 6)]
     with torch.inference_mode():
@@ -60,6 +69,20 @@ def assert_same_answers(graph: SegmenterGraph, segmenter: Segmenter) -> None:
 def test_the_graph_of_every_method_it_takes_answers_as_predict(method: str, learns: bool) -> None:
     segmenter = tiny_dinov2(method, learns=learns)
     assert_same_answers(SegmenterGraph(segmenter, (48, 64)), segmenter)
+
+
+@pytest.mark.parametrize(("method", "learns"), [("emat-prior", True), ("prototype", False)])
+def test_the_graph_of_a_stack_of_backbones_answers_as_predict(method: str, learns: bool) -> None:
+    segmenter = tiny_stack(method, learns=learns)
+    assert_same_answers(SegmenterGraph(segmenter, (48, 64)), segmenter)
+
+
+def test_the_graph_of_a_stack_of_backbones_takes_any_number_of_photos() -> None:
+    graph = SegmenterGraph(tiny_stack("prototype"), (48, 64)).eval()
+    batch = {0: torch.export.Dim("batch", min=1)}
+    # The first step of an export, which fails where the number of photos is fixed. The whole takes a minute.
+    program = torch.export.export(graph, (torch.zeros(2, 48, 64, 3, dtype=torch.uint8),), dynamic_shapes=(batch,))
+    assert program.range_constraints
 
 
 def test_the_graph_of_a_fitted_file_with_its_learner_answers_as_predict(fitted: Segmenter) -> None:
@@ -162,9 +185,12 @@ def test_the_default_head_with_its_learner_is_written(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime", reason="export needs the extra `export`")
     from emat.scale.export import export_segmenter
 
+    # With the stack of backbones where MobileSAM's weights are.
     segmenter = Segmenter.load("default", device="cpu").fit([Example(photo_of(n), SQUARE) for n in (0, 1)])
     assert segmenter.learnt_ is not None
-    assert export_segmenter(segmenter, tmp_path / "default.onnx", (48, 64)).difference < 1e-4
+    written = export_segmenter(segmenter, tmp_path / "default.onnx", (48, 64))
+    assert written.difference < 1e-4
+    assert written.inputs == {"photo": ["batch", 48, 64, 3]}
 
 
 def test_the_head_alone_is_written_for_any_batch(tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ def draw_figures(parts: Iterable[Part], sources: Sources, folder: Path) -> list[
         sources: What they are drawn from.
         folder: The folder that the paper is written to.
     """
-    made = []
+    figures = []
     for part in parts:
         caption = _caption(part, sources)
         files = tuple(folder / FOLDER / f"{part.name}{suffix}" for suffix in SUFFIXES)
@@ -92,10 +92,10 @@ def draw_figures(parts: Iterable[Part], sources: Sources, folder: Path) -> list[
         except _NotMeasured as error:
             for file in files:
                 file.unlink(missing_ok=True)  # of an earlier run, when it could be drawn
-            made.append(PaperFigure(part.name, part.title, caption, reason=str(error), measured=bool(part.specs)))
+            figures.append(PaperFigure(part.name, part.title, caption, reason=str(error), measured=bool(part.specs)))
         else:
-            made.append(PaperFigure(part.name, part.title, caption, files, measured=bool(part.specs)))
-    return made
+            figures.append(PaperFigure(part.name, part.title, caption, files, measured=bool(part.specs)))
+    return figures
 
 
 class _NotMeasured(EmatError):
