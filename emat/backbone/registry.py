@@ -336,8 +336,8 @@ def _give_memory(network: nn.Module) -> None:
     for module in network.modules():
         for name, value in list(module.named_parameters(recurse=False)):
             setattr(module, name, nn.Parameter(torch.empty(value.shape, dtype=value.dtype), value.requires_grad))
-        for name, value in list(module.named_buffers(recurse=False)):
-            setattr(module, name, torch.empty(value.shape, dtype=value.dtype))
+        for name, buffer in list(module.named_buffers(recurse=False)):
+            setattr(module, name, torch.empty(buffer.shape, dtype=buffer.dtype))
 
 
 def recognise(tensors: Mapping[str, Tensor], path: Path, name: str | None = None) -> BackboneSpec:

@@ -34,7 +34,7 @@ from emat.inference.tiles import MOST_DETAIL
 from emat.methods import correlation, training_free
 from emat.methods.base import Method
 from emat.methods.correlation import CorrelationMethod, ShotEvidence
-from emat.methods.prior import PriorMethod, judge_together, scores_by_masks, with_prior
+from emat.methods.prior import PriorMethod, judge_together, scores_by_masks, shifted, with_prior
 from emat.methods.prototype import Prototype, unit_patches
 from emat.model.encoding import support_mask
 from emat.model.plain import PlainForm, plain_compare, plain_forward
@@ -167,6 +167,8 @@ class SegmenterGraph(nn.Module):
         else:
             # A method that only segments is scored by its surest pixel, as in `Decision.certainty`.
             scores = torch.stack([one.amax(dim=(1, 2)) if score is None else score for score, one in answers], dim=1)
+            if isinstance(self.method, PriorMethod) and scored:
+                scores = shifted(scores, self.method.rule.score_bias)
         if isinstance(self.method, PriorMethod) and scored:
             ways = [not choice.competed for choice in self.choices] if self.choices else None
             scores = scores_by_masks(scores, probabilities, ways)

@@ -158,6 +158,21 @@ def test_a_way_alone_keeps_its_presence_and_an_absent_one_loses_its_mask(prior: 
     assert absent.probabilities[0, 0, 0] == pytest.approx(expit(lowered))
 
 
+def test_a_bias_raises_scores_and_leaves_masks_and_what_a_learner_is_told(
+    prior: PriorMethod, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evidence = TaskEvidence([[shot(0.9)], [shot(0.45)]], (4, 4))
+    plain, told = prior.decide(evidence), prior.decide_independently(evidence)
+    monkeypatch.setattr(prior, "rule", replace(prior.rule, score_bias=0.5))
+    biased = prior.decide(evidence)
+    assert plain.scores is not None
+    assert biased.scores == pytest.approx([expit(math.log(score / (1 - score)) + 0.5) for score in plain.scores])
+    assert biased.present == tuple(score >= 0.5 for score in biased.scores or ())
+    assert np.array_equal(biased.probabilities, plain.probabilities)
+    assert prior.decide_independently(evidence).scores == told.scores
+    assert PRIOR_RULES["efficientnet-lite2+mobilesam"].score_bias > 0
+
+
 def test_ways_are_judged_against_the_likeliest_other_way(prior: PriorMethod) -> None:
     decision = prior.decide(TaskEvidence([[shot(0.9)], [shot(0.6)], [shot(0.2)]], (4, 4)))
     assert decision.scores is not None
