@@ -97,3 +97,8 @@ def test_help_does_not_import_torch() -> None:
 def test_building_a_network_does_not_import_sympy() -> None:
     code = "import sys, emat.backbone as b; b.build_backbone('efficientnet-lite2'); print('sympy' in sys.modules)"
     assert fresh_python(code) == "False\n"
+
+
+def test_predicting_imports_no_part_of_scipy_that_it_does_not_use() -> None:
+    unused = {"scipy.optimize", "scipy.cluster", "scipy.sparse.csgraph"}
+    assert not unused & set(fresh_python("import sys, emat.cli.predict; print(*sys.modules)").split())

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import linear_sum_assignment
 
 from emat.measure.properties import Row
 
@@ -69,6 +68,8 @@ class Tracks:
         self, numbers: NDArray[np.integer], labels: NDArray[np.integer], before: NDArray[np.int32] | None
     ) -> dict[int, int]:
         """The tracks of the objects that were there in the frame before."""
+        from scipy.optimize import linear_sum_assignment  # takes a while to import, and few photos need it
+
         if before is None or before.shape != labels.shape or not len(numbers) or not before.any():
             return {}
         earlier = np.unique(before[before > 0])

@@ -13,7 +13,6 @@ segmenter is SAM's ViT-H.
 
 import numpy as np
 import torch
-from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 from emat.methods.prompted import PlainPromptedMethod, PromptedQuery, best_answers, joined, spread
@@ -72,6 +71,8 @@ def gated(covered: Tensor, points: list[int], evidence: Tensor, positive: Tensor
         evidence: (T,), above 0 for the class.
         positive: (T,) bool, the patches that could be points.
     """
+    from scipy.sparse.csgraph import connected_components  # takes a while to import, and only this method needs it
+
     _, labels = connected_components(covered[:, points].cpu().numpy(), directed=True, connection="weak")
     weights = covered.float()
     sizes = weights.sum(dim=1).clamp(min=1)

@@ -12,7 +12,6 @@ at which clusters are cut and the level from which clusters join were chosen on 
 
 import torch
 import torch.nn.functional as F
-from scipy.cluster.hierarchy import fcluster, linkage
 from torch import Tensor
 
 from emat.methods.training_free import (
@@ -58,6 +57,8 @@ def matches_inside(vectors: Tensor, support: SupportPatches) -> Tensor:
 
 def clusters_of(vectors: Tensor) -> Tensor:
     """Return the number of the cluster of each unit vector (T, D), by average linkage: (T,)."""
+    from scipy.cluster.hierarchy import fcluster, linkage  # takes a while to import, and only this method needs it
+
     if len(vectors) < 2:
         return torch.zeros(len(vectors), dtype=torch.long)
     tree = linkage(F.normalize(vectors, dim=1).cpu().numpy(), method="average", metric="cosine")

@@ -12,7 +12,6 @@ points as further prompts; its features are DINOv2's, its segmenter is SAM's ViT
 """
 
 import torch
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from emat.methods.insid3 import matches_inside
@@ -62,6 +61,8 @@ class Matcher(PlainPromptedMethod):
 def matched_patches(vectors: Tensor, support: SupportPatches) -> Tensor:
     """Return the indices of the query's vectors (T, D) that match the class in both directions, in ascending order."""
     cosines = support.foreground @ vectors.T  # (n, T)
+    from scipy.optimize import linear_sum_assignment  # takes a while to import, and only this method needs it
+
     _, assigned = linear_sum_assignment(cosines.cpu().numpy(), maximize=True)
     forward = torch.from_numpy(assigned).sort().values.to(vectors.device)
     return forward[matches_inside(vectors[forward], support)]
