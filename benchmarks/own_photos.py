@@ -32,8 +32,9 @@ import math
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -334,6 +335,11 @@ def _share(verdicts: Sequence[bool]) -> float | None:
     return round(sum(verdicts) / len(verdicts), 3) if verdicts else None
 
 
+def flipped(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """A photo or mask, mirrored from left to right."""
+    return np.ascontiguousarray(image[:, ::-1])
+
+
 def times(root: Path, options: argparse.Namespace, journal: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Seconds of the clock and of the processor for a fit and a prediction, with and without the learner."""
     dataset = open_dataset(root, masks=options.masks)
@@ -345,13 +351,20 @@ def times(root: Path, options: argparse.Namespace, journal: dict[str, Any]) -> I
             photo, mask = dataset.image(each), bench.truth(each, name)
             scale = TIMED_SIDE / max(photo.shape)
             size = (round(photo.shape[0] * scale), round(photo.shape[1] * scale))
-            examples.append(Example(resize_photo(photo, size), {name: resize_mask(mask, size)}))
+            shown, mask = resize_photo(photo, size), resize_mask(mask, size)
+            examples.append(Example(shown, {name: mask}))
         asked = resize_photo(dataset.image(names[count]), size)
         row: dict[str, Any] = {"set": root.name, "examples": count}
         for learn in (False, True):
             segmenter = bench.segmenter((options.head or ["default"])[0], learn)
-            segmenter.fit(examples[:1]).predict(asked)  # warm
-            for what, act in (("fit", lambda: segmenter.fit(examples)), ("predict", lambda: segmenter.predict(asked))):  # noqa: B023
+            # Warmed up with mirrored photos, since MobileSAM's encodings of the last photos are kept.
+            segmenter.fit([Example(flipped(shown), {name: flipped(mask)})]).predict(flipped(asked))
+            acts: dict[str, Callable[[], object]] = {
+                "fit": partial(segmenter.fit, examples),
+                "predict": partial(segmenter.predict, asked),
+                "predict unrefined": partial(segmenter.predict_unrefined, asked),
+            }
+            for what, act in acts.items():
                 clock, processor = time.perf_counter(), time.process_time()
                 act()
                 kind = "" if learn else " by the head alone"
