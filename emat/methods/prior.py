@@ -266,8 +266,8 @@ def cut_out(photo: Pixels, mask: Tensor, margin: float) -> tuple[Pixels, Tensor]
 
 def _ends(shown: Tensor, length: int) -> tuple[float, float]:
     """The first and the last place where something is shown along a side, at a side of another length."""
-    places = shown.nonzero()
-    return float(places[0]) * length / len(shown), float(places[-1] + 1) * length / len(shown)
+    indices = shown.nonzero()
+    return float(indices[0]) * length / len(shown), float(indices[-1] + 1) * length / len(shown)
 
 
 def judge_together(ways: Sequence[Sequence[ShotEvidence]]) -> list[list[ShotEvidence]]:

@@ -530,6 +530,11 @@ def test_a_video_has_rows_of_every_frame_and_objects_keep_their_track(fitted: Pa
     assert [(row["photo"], row["t"], row["track"]) for row in rows] == [("clip.mp4", str(t), "1") for t in range(3)]
     lefts = [float(row["centroid_x"]) for row in rows]
     assert lefts[0] < lefts[1] < lefts[2]
+    # The table of `emat predict` has the same object in every frame.
+    assert run("predict", fitted, clip, "-o", tmp_path / "masks", "--table", tmp_path / "objects.csv") == 0
+    large = [row for row in rows_of(tmp_path / "objects.csv") if int(row["area_px"]) >= 300]
+    assert [row["frame"] for row in large] == ["0", "1", "2"]
+    assert len({row["id"] for row in large}) == 1
     table = tmp_path / "objects.csv"
     assert run("predict", fitted, clip, "-o", tmp_path / "masks", "--table", table) == 0
     assert sorted(path.name for path in (tmp_path / "masks" / "masks").iterdir()) == [

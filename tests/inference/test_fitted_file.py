@@ -115,10 +115,8 @@ WRONG_DECISIONS = [
     )
 ]
 
-WRONG_TILES = [
-    json.dumps([{"name": "a.jpg", "classes": ["cat", "dög"], "tiles": [tile]}])
-    for tile in ([2, 2, 2], [-1, 2, 2], [0, 0, 2], [0, 2, 10**400], [0, 2], [0, 2, "2"], [True, 2, 2], {})
-]
+NO_TILES: list[Any] = [[2, 2, 2], [-1, 2, 2], [0, 0, 2], [0, 2, 10**400], [0, 2], [0, 2, "2"], [True, 2, 2], {}]
+WRONG_TILES = [json.dumps([{"name": "a.jpg", "classes": ["cat", "dög"], "tiles": [tile]}]) for tile in NO_TILES]
 
 
 @pytest.mark.parametrize(
