@@ -28,7 +28,7 @@ import typer
 
 from emat.datasets.layouts import LAYOUTS
 from emat.errors import EmatError
-from emat.files import is_number
+from emat.files import is_number, open_input
 from emat.images import Reading, Stretch
 from emat.progress import follow
 from emat.tasks.benchmark import Benchmark, open_benchmark
@@ -224,6 +224,9 @@ class Overrides:
             EmatError: If the file is missing or has no examples, or an option cannot be read.
         """
         if not Path(path).is_file():
+            if Path(path).exists():
+                with open_input(Path(path)):  # which says what it is instead
+                    pass
             raise EmatError("no-such-file", f"{path} does not exist; make it with `emat fit EXAMPLES -o {path}`")
         segmenter = self.load(path, device)
         if not segmenter.classes_:

@@ -116,8 +116,10 @@ class Drawing:
         if list(runs["size"]) != [self.height, self.width]:
             raise ValueError(f"its run lengths are for the size {runs['size']}")
         counts = runs["counts"]
-        if not isinstance(counts, list):
+        if isinstance(counts, (str, bytes)):
             counts = unpack(counts)
+        elif not isinstance(counts, list):
+            raise ValueError("its run lengths are neither a list of numbers nor text")
         return mask_of_counts(counts, (self.height, self.width))
 
     def _from_polygons(self, region: Sequence[Polygon]) -> NDArray[np.bool_]:

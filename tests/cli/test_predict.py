@@ -285,6 +285,7 @@ def test_a_head_a_missing_file_and_an_unwritable_folder_are_refused(
 ) -> None:
     assert run("predict", tiny_head, album, "-o", tmp_path / "out") == "not-fitted"
     assert run("predict", tmp_path / "no.emat", album, "-o", tmp_path / "out") == "no-such-file"
+    assert run("predict", album, album, "-o", tmp_path / "out") == "not-a-file"
     (tmp_path / "file").touch()
     assert run("predict", fitted, album, "-o", tmp_path / "file" / "out") == "cannot-write"
 

@@ -80,8 +80,9 @@ def test_less_than_three_corners_enclose_nothing() -> None:
 )
 def test_a_region_that_cannot_be_drawn_names_the_photo(region: object) -> None:
     drawing = Drawing("a.jpg", 4, 4, (DrawnObject("cat", region),))  # type: ignore[arg-type]
-    with raises_code("bad-outline", "a.jpg", "cat"):
+    with raises_code("bad-outline", "a.jpg", "cat") as caught:
         drawing.label_map(["cat"])
+    assert "bytes-like" not in str(caught.value)
 
 
 def test_classes_and_sizes_that_cannot_be_are_refused() -> None:
