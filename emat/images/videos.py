@@ -80,6 +80,9 @@ class Video:
             container.close()
             raise EmatError("damaged-file", f"{self.path} has no video in it; check the name")
         context = container.streams.video[0].codec_context
+        if context is None:  # for example of a file that was cut off
+            container.close()
+            raise EmatError("damaged-file", f"{self.path} has a video of an unknown kind; convert it to MP4")
         if context.width * context.height > self._max_pixels:
             container.close()
             size = (context.width, context.height)

@@ -57,3 +57,13 @@ def test_what_is_no_video_or_too_large_is_refused(tmp_path: Path) -> None:
     for name in ("b.mp4", "list.mp4"):
         with raises_code("damaged-file"):
             open_stack(tmp_path / name, Reading())
+
+
+def test_a_video_that_was_cut_off_is_refused_in_plain_words(tmp_path: Path) -> None:
+    moving_box(tmp_path / "a.mp4")
+    content = (tmp_path / "a.mp4").read_bytes()
+    for share in (0.2, 0.5, 0.8):
+        (tmp_path / "cut.mp4").write_bytes(content[: int(share * len(content))])
+        with raises_code("damaged-file") as caught:
+            Video(tmp_path / "cut.mp4")
+        assert "NoneType" not in str(caught.value)
