@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from emat.datasets.dataset import Dataset, class_fractions
 from emat.errors import EmatError
+from emat.formats.class_names import check_class_name
 from emat.images import same_scale, size_in_words
 
 EXAMPLES_SHOWN = 3  # shown for each kind of finding
@@ -20,6 +21,7 @@ FAULTS = {  # and what to do about each
     "unreadable photo": "fetch or export these files again, or remove them with their masks",
     "unreadable mask": "save these masks again as indexed or greyscale PNG, or correct the annotation",
     "mask of another size": "save the mask at its photo's size, or the photo without EXIF rotation",
+    "unwritable class name": "rename these classes; `emat fit` and `emat convert` refuse them",
     "unknown class id": "correct the masks, or name these ids in classes.txt",
 }
 NO_FAULTS = {
@@ -96,6 +98,7 @@ def report(dataset: Dataset, inspections: Iterable[Inspection]) -> Report:
         photos_of_class.update(inspection.classes)
         for kind, detail in inspection.findings:
             cases[kind].append(detail)
+    cases["unwritable class name"] = [repr(name) for name in dataset.classes if not _can_be_written(name)]
     cases["class without photo"] = [dataset.classes[c - 1] for c, n in photos_of_class.items() if n == 0]
     if not dataset.has_photos:
         cases["no photos at all"] = [str(dataset.root)]
@@ -140,3 +143,11 @@ def _inspect(dataset: Dataset, name: str, has_photo: bool, decode: bool) -> Insp
     if shape and not present:
         findings.append(("no class in mask", name))
     return Inspection(name, tuple(c for c in present if c <= len(dataset.classes)), tuple(findings))
+
+
+def _can_be_written(class_name: str) -> bool:
+    try:
+        check_class_name(class_name)
+    except EmatError:
+        return False
+    return True

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emat.errors import EmatError, needs_extra
+from emat.files import shown
 from emat.formats.class_names import label_type, tidy_name
 from emat.formats.run_lengths import mask_of_counts, unpack
 from emat.images import MAX_PIXELS, VOID
@@ -70,7 +71,8 @@ class Drawing:
         if not (self.height > 0 and self.width > 0 and self.height * self.width <= MAX_PIXELS):
             raise EmatError(
                 "bad-annotation",
-                f"the annotation of {self.photo} gives {self.width} x {self.height} pixels as its size; correct it",
+                f"the annotation of {self.photo} gives {shown(str(self.width))} x {shown(str(self.height))} pixels "
+                "as its size; correct it",
             )
 
     def label_map(self, classes: Sequence[str]) -> LabelMap:

@@ -81,6 +81,13 @@ def test_classes_that_never_occur_are_noted_and_no_fault(build: Build) -> None:
     assert (finding.kind, finding.count, finding.fault) == ("class without photo", 78, False)
 
 
+def test_class_names_that_no_file_can_hold_are_a_fault(build: Build) -> None:
+    root = build("folder")
+    (root / "classes.txt").write_text("cat\na\x1b[2J\nbird\n", encoding="utf-8")
+    details = {finding.kind: finding.examples for finding in check(root).findings if finding.fault}
+    assert details["unwritable class name"] == ("'a\\x1b[2J'",)
+
+
 def test_the_real_photos_are_sound(shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EMAT_HOME", str(tmp_path))
     for name, photos in (("voc2012-mini", 454), ("coco2017-mini", 381)):

@@ -85,6 +85,12 @@ def test_a_region_that_cannot_be_drawn_names_the_photo(region: object) -> None:
     assert "bytes-like" not in str(caught.value)
 
 
+def test_a_size_of_hundreds_of_digits_is_shortened() -> None:
+    with raises_code("bad-annotation", "...") as caught:
+        Drawing("a.jpg", 4, 10**900, ())
+    assert len(str(caught.value)) < 400
+
+
 def test_classes_and_sizes_that_cannot_be_are_refused() -> None:
     with raises_code("unknown-class", "'cat'"):
         Drawing("a.jpg", 4, 4, (DrawnObject("cat", [outline((0, 0, 2, 2))]),)).label_map(["dog"])

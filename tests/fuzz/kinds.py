@@ -28,6 +28,7 @@ from emat.formats.labelme import read_labelme
 from emat.formats.run_lengths import pack
 from emat.formats.yolo import read_yolo, read_yolo_names
 from emat.images import ORIENTATION_TAG, photo_size, read_mask, read_object, read_photo
+from emat.outputs import UNFINISHED
 
 Kind = Callable[[random.Random, Path], bytes]
 HOSTILE: list[Any] = [
@@ -263,7 +264,11 @@ def arguments(chance: random.Random, folder: Path) -> bytes:
     if not (folder / "set").exists():
         (folder / "set" / "masks").mkdir(parents=True)
         (folder / "set" / "classes.txt").write_text("cat\n")
-        Image.fromarray(np.eye(9, dtype=np.uint8)).save(folder / "set" / "masks" / "a.png")
+        (folder / "set" / "images").mkdir()
+        for part, scale in (("masks", 1), ("images", 99)):
+            Image.fromarray(np.eye(9, dtype=np.uint8) * scale).save(folder / "set" / part / "a.png")
+        fit = ["fit", str(folder / "set"), "-o", str(folder / "set" / "pets.emat"), "--no-learn"]
+        run_line([*fit, "--model", "prototype", "--refine", "none"])
         os.mkfifo(folder / "pipe.png")
         (folder / "link.png").symlink_to(folder / "set" / "masks" / "a.png")
     things = ["", "-", "--", "x" * 300, "a\0b", str(folder), str(folder / "set"), str(folder / "pipe.png"), "/dev/null",
@@ -277,11 +282,15 @@ def arguments(chance: random.Random, folder: Path) -> bytes:
               "--properties", "all", "csv,zarr,labels,rois,geojson", "--mask-values", "objects", "--touching",
               "--pages", "all", "--stretch", "1,2", str(folder / "set" / "classes.txt"), "--names", "--figures",
               str(folder / "link.png"), str(folder / "SET")]  # fmt: skip
+    whole, photo = str(folder / "set"), str(folder / "set" / "images")  # and lines that are right as they are
+    pets, out = str(folder / "set" / "pets.emat"), str(folder / chance.choice(("out", "results")))
     before = {path: path.read_bytes() for path in (folder / "set").rglob("*") if path.is_file()}
     verb = chance.choice(
         (["convert"], ["data", "check"], ["predict"], ["convert", str(folder / "set"), "--to", "coco"], ["fit"],
          ["measure"], ["measure", "--masks", str(folder / "set" / "masks"), str(folder / "set" / "masks"), "-o"],
-         ["show"], ["report"], ["export"], ["tune"], ["tasks", "freeze", "--out"], ["eval", "--method", "prototype"])
+         ["show"], ["report"], ["export"], ["tune"], ["tasks", "freeze", "--out"], ["eval", "--method", "prototype"],
+         ["predict", pets, photo, "-o", out], ["measure", pets, photo, "-o", out], ["show", pets],
+         ["convert", whole, "-o", out, "--to", "png"], ["fit", whole, "--model", "prototype", "--no-learn", "-o"])
     )  # fmt: skip
     line = [*verb, *(chance.choice(things) for _ in range(chance.randint(0, 5)))]
     code: object = 0
@@ -293,6 +302,8 @@ def arguments(chance: random.Random, folder: Path) -> bytes:
         raise AssertionError(f"{line} ended with {code}")
     if "--overwrite" not in line and any(path.read_bytes() != content for path, content in before.items()):
         raise AssertionError(f"{line} has overwritten its input")
+    if unfinished := list(folder.rglob(f"{UNFINISHED}*")):
+        raise AssertionError(f"{line} has left {unfinished[0]}")
     return json.dumps(line).encode()
 
 
