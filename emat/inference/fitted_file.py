@@ -356,6 +356,8 @@ def _example(
     for of_tile in entry.get("tiles", ()):
         check_tile(of_tile, len(classes))
         number, rows, columns = of_tile
+        if (classes[number], (rows, columns)) in tiles:  # each costs time, and a text can list millions
+            raise ValueError(f"the tile {of_tile} twice")
         own = _below(_tile_start(index, of_tile), tensors)
         check_tensors(form, own, letters)
         tiles[classes[number], (rows, columns)] = unpack(form, own)

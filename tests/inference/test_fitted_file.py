@@ -342,6 +342,18 @@ def test_a_head_for_some_channels_of_its_backbone_has_fitted_files(tmp_path: Pat
     assert Segmenter.load(tmp_path / "cat.emat").predict(ASKED).scores == segmenter.predict(ASKED).scores
 
 
+def test_a_tile_that_is_listed_twice_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "pets.emat"
+    Segmenter.load("prototype", refine=None, tiles=2).fit([Example(PHOTO, {"cat": (5, 5, 40, 40)})]).save(path)
+    metadata = read_metadata(path)
+    listed = json.loads(metadata["examples"])
+    assert listed[0]["tiles"]
+    listed[0]["tiles"] *= 2
+    write_tensors(path, load_safetensors(path), {**metadata, "examples": json.dumps(listed)})
+    with raises_code("damaged-file", "twice"):
+        Segmenter.load(path)
+
+
 def test_a_missing_tensor_is_noticed() -> None:
     tensors = pack(ENCODINGS[0], SupportEncoding)
     del tensors["kept"]
