@@ -269,6 +269,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="replace")
     try:
+        if zero := next((word for word in given if "\0" in word), None):  # from a program, not from a shell
+            raise EmatError("bad-file-name", f"{zero[:60]!r} has a zero byte, which no name has; leave it out")
         asked = next((word.partition("=")[2] for word in given if word.startswith(f"{THREADS}=")), None)
         use_threads(asked)  # before a verb loads PyTorch
         try:

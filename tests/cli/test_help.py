@@ -151,6 +151,10 @@ def test_an_interrupt_of_which_a_library_made_another_error_is_one(
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+def test_a_zero_byte_is_refused(tmp_path: Path) -> None:
+    assert run("predict", ROOT / "no.emat", "a\0b.jpg", "-o", tmp_path / "out") == "bad-file-name"
+
+
 def test_a_terminal_without_letters_is_written_to_all_the_same(tmp_path: Path) -> None:
     ended = _emat("data", "check", str(tmp_path / "caf\u00e9"), "", PYTHONIOENCODING="ascii", PYTHONUTF8="0")
     assert ended.returncode == 2
