@@ -75,9 +75,9 @@ def measure_line(mask: Mask) -> LineMeasures:
     for end in ends:
         before = pixels[tree.query_ball_point(pixels[end], TIP)]
         lengths[end] += _to_the_outline(line[end], before, padded)
-    if len(pixels) == 1:  # a blob
-        lengths[:] = max(2 * half[0], mask.sum() ** 0.5)
     areas = _areas(padded, skeleton)
+    blobs = degree == 0  # an object may be of several, if a mask image says so
+    lengths[blobs] = np.maximum(2 * half, areas**0.5)[blobs]
     off_ends = _first_with_any(_away_from(ends, pixels, half))
     even = _first_with_any(off_ends & _away_from(forks, pixels, half), off_ends)
     widths = np.where(off_ends, _widths(line, outline, nearest, half), 0)

@@ -100,3 +100,10 @@ def test_no_blob_is_wider_or_longer_than_its_box() -> None:
             across = math.hypot(*labels[window].shape)
             assert found.length > 0
             assert 0 < found.width_max <= 1.2 * across
+
+
+def test_an_object_of_two_pixels_apart_has_a_width() -> None:
+    mask = np.zeros((5, 9), bool)
+    mask[2, [1, 7]] = True
+    found = measure_line(mask)
+    assert (found.length, found.width_mean) == (2, 1)
