@@ -153,7 +153,6 @@ def unit(way: str, side: int, what: str, precision: str) -> Callable[[], object]
     masks[:, :edge, :edge] = 1
     queries, supports = ([Features((each,), (side, side)) for each in role] for role in tokens)
     training = TrainingBatch(queries, supports, list(masks), masks.long())
-    optimizer = torch.optim.Adam([p for p in method.parameters() if p.requires_grad], 1e-3)
 
     def plain_loss() -> torch.Tensor:
         weights = dict(method.network.named_parameters())
@@ -164,6 +163,8 @@ def unit(way: str, side: int, what: str, precision: str) -> Callable[[], object]
         return 0.1 * F.cross_entropy(presence, there) + F.cross_entropy(full, masks.long())
 
     def step() -> None:
+        # Made here, because it imports a part of PyTorch that takes 0.1 GB.
+        optimizer = torch.optim.Adam([p for p in method.parameters() if p.requires_grad], 1e-3)
         optimizer.zero_grad()
         (plain_loss() if way == "plain" else method.loss(training, LossWeights()).total).backward()
         optimizer.step()
