@@ -58,12 +58,12 @@ SETS = {
     "PASCAL-5i, 2-way 1-shot": ("pascal", "--way 2", FOLD_HEADS),
     "PASCAL-5i, 2-way 1-shot, fully augmented": ("pascal", "--way 2 --setting fully-augmented", FOLD_HEADS),
     "PASCAL-5i, 1-way 1-shot, query has the class": ("pascal", "--way 1 --query-has-class", FOLD_HEADS),
-    "nuclei, 1-way 1-shot": ("domain/nuclei", "--folds 1", "default"),
-    "steel, 1-way 1-shot": ("domain/steel", "--folds 1", "default"),
+    "nuclei, 1-way 1-shot": ("domain/nuclei", "--folds 1", "default-light"),
+    "steel, 1-way 1-shot": ("domain/steel", "--folds 1", "default-light"),
 }
 ABSENT_SETS = {
     "PASCAL-5i": ("pascal", "--absent", FOLD_HEADS),
-    "steel": ("domain/steel", "--folds 1 --absent", "default"),
+    "steel": ("domain/steel", "--folds 1 --absent", "default-light"),
 }
 
 
