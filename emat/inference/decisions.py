@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # the segmenter takes its decisions from here
     from emat.inference.segmenter import Segmenter
 
 # To be raised when `fit` makes anything else of the same examples, so that no evaluation mixes old and new answers.
-DECISION_VERSION = 1
+DECISION_VERSION = 2
 WORTH_IT = 0.02  # IoU that a larger size or tiles must be better by
 LARGER = 2  # the larger size, in multiples of the usual one; it takes about four times as long
 FEWEST_GAINS = 2  # left-out examples without which nothing is known of a refinement

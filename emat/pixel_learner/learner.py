@@ -45,6 +45,9 @@ RULE_SHARE = 0.75
 # classes of PASCAL's training list with heads that never saw them, two tasks a class and six photos with and without it
 # each, it is missed on 8.3 instead of 15.5 % of photos, for 44.0 instead of 40.5 % false alarms (docs/trials.md).
 BENEFIT_OF_DOUBT = 0.2
+# The share of a photo that is drawn of a class that a single photo shows, if it is probably there and would be drawn
+# nowhere: without a pixel it would be called absent (docs/trials.md).
+LEAST_DRAWN = 0.03
 ALMOST = 0.999  # a score just below a threshold is the threshold times this
 KEPT_BYTES = 1 << 28  # of the examples' features, which are learnt from again when an example is added
 
@@ -238,42 +241,59 @@ class PixelLearner:
         )
         over_rivals = margins(mixed, rivals)
         # Presence is judged before, since a photo without the class would draw its threshold down.
-        thresholds_of_photos = [
-            torch.zeros_like(mixed[:, c, 0, 0]) if choice.threshold is None else choice.threshold.on(mixed[:, c])
-            for c, choice in enumerate(choices)
-        ]
-        mixed_maps = self.probability(mixed - torch.stack(thresholds_of_photos, dim=1)[..., None, None])
-        answers = [
-            self._score(score, (over_rivals if choice.competed else mixed)[:, c], mixed_maps[:, c], choice, thresholds)
+        certain = [
+            self._certainty(score, (over_rivals if choice.competed else mixed)[:, c], choice)
             for c, (score, choice) in enumerate(zip(scores, choices, strict=True))
         ]
+        thresholds_of_photos = [_threshold(mixed[:, c], certain[c], choice) for c, choice in enumerate(choices)]
+        mixed_maps = self.probability(mixed - torch.stack(thresholds_of_photos, dim=1)[..., None, None])
+        answers = [self._score(one, mixed_maps[:, c], thresholds) for c, one in enumerate(certain)]
         return torch.stack(answers, dim=1), mixed_maps
 
-    def _score(
-        self, score: Tensor | None, over_rivals: Tensor, mixed_map: Tensor, choice: ClassChoice, thresholds: Thresholds
-    ) -> Tensor:
-        """The score (B,) of one class, from the head's score (B,), its margins (B, H, W) and its map (B, H, W).
+    def _certainty(self, score: Tensor | None, over_rivals: Tensor, choice: ClassChoice) -> Tensor:
+        """The presence logit (B,) of one class, from the head's score (B,) and its margins (B, H, W)."""
+        if score is None or not choice.mixture.head:
+            return (choice.rule or MASK_DECIDES).logit(over_rivals)
+        certain = torch.logit(score, SCORE_RANGE) - logit(self.thresholds.presence)
+        if choice.rule is None:
+            return certain
+        # Without photos that lack the class, the rule is no better than the head's own presence for objects, but the
+        # head finds textures everywhere: see RULE_SHARE.
+        by_rule = choice.rule.logit(over_rivals).to(certain)
+        if choice.knows_absence:
+            return by_rule
+        if choice.was_left_out or choice.rule.level > 0:
+            return RULE_SHARE * by_rule + (1 - RULE_SHARE) * certain
+        # A single example is too little for either of them to doubt what the other sees.
+        return torch.maximum(by_rule, certain) + BENEFIT_OF_DOUBT
+
+    def _score(self, certain: Tensor, mixed_map: Tensor, thresholds: Thresholds) -> Tensor:
+        """The score (B,) of one class, from its presence logit (B,) and its map (B, H, W).
 
         A class without a pixel in the answer is not present, whatever its score would be.
         """
-        own = self.thresholds
-        if score is None or not choice.mixture.head:
-            certain = (choice.rule or MASK_DECIDES).logit(over_rivals)
-        else:
-            certain = torch.logit(score, SCORE_RANGE) - logit(own.presence)
-            if choice.rule is not None:
-                # Without photos that lack the class, the rule is no better than the head's own presence for objects,
-                # but the head finds textures everywhere: see RULE_SHARE.
-                by_rule = choice.rule.logit(over_rivals).to(certain)
-                if choice.knows_absence:
-                    certain = by_rule
-                elif choice.was_left_out or choice.rule.level > 0:
-                    certain = RULE_SHARE * by_rule + (1 - RULE_SHARE) * certain
-                else:  # a single example is too little for either of them to doubt what the other sees
-                    certain = torch.maximum(by_rule, certain) + BENEFIT_OF_DOUBT
-        answer = torch.sigmoid((certain + logit(own.presence)).clamp(-LARGEST_LOGIT, LARGEST_LOGIT))
+        answer = torch.sigmoid((certain + logit(self.thresholds.presence)).clamp(-LARGEST_LOGIT, LARGEST_LOGIT))
         drawn = (mixed_map >= thresholds.mask).flatten(1).any(dim=1)
         return torch.where(drawn, answer, answer.clamp(max=thresholds.presence * ALMOST))
+
+
+def _threshold(logits: Tensor, certain: Tensor, choice: ClassChoice) -> Tensor:
+    """The mixed logit (B,) from which the mask of a class begins on each photo.
+
+    Args:
+        logits: The mixed logits (B, H, W).
+        certain: The presence logits (B,).
+        choice: How the answer for the class is made.
+    """
+    if choice.threshold is not None:
+        return choice.threshold.on(logits)
+    nothing = torch.zeros_like(logits[:, 0, 0])
+    if choice.was_left_out:
+        return nothing
+    # After a single example, what is probably there is drawn where it is likeliest, if it would be drawn nowhere.
+    positions = logits.flatten(1)  # (B, H * W)
+    level = positions.topk(max(1, round(LEAST_DRAWN * positions.shape[1])), dim=1).values[:, -1]
+    return torch.where((certain >= 0) & (positions.amax(dim=1) < 0), level, nothing)
 
 
 def _without_encoder(backbone: Backbone) -> tuple[Backbone, Backbone | None]:

@@ -15,7 +15,7 @@ from emat.methods.base import Thresholds
 from emat.methods.registry import build_method
 from emat.pixel_learner.cross_validation import ClassChoice
 from emat.pixel_learner.features import PixelFeatures, pixel_features
-from emat.pixel_learner.learner import PixelLearner
+from emat.pixel_learner.learner import LEAST_DRAWN, PixelLearner
 from emat.pixel_learner.mixture import HEAD_ALONE, PresenceRule
 from emat.pixel_learner.regression import REDUCED, LabelledPhoto, Training
 from emat.tensor_files import read_metadata
@@ -72,6 +72,20 @@ def test_a_class_of_a_single_example_has_the_benefit_of_the_doubt(was_left_out: 
     drawn[..., 0] = 0.7
     scores, _ = learner.mix([torch.tensor([0.47])], drawn, torch.zeros(1, 1, 4, 4), [choice], Thresholds(), [[]])
     assert bool(scores[0, 0] >= 0.5) == is_present
+
+
+@pytest.mark.parametrize(("score", "was_left_out", "drawn"), [(0.7, False, 2), (0.3, False, 0), (0.7, True, 0)])
+def test_what_is_probably_there_after_a_single_example_is_drawn_somewhere(
+    score: float, was_left_out: bool, drawn: int
+) -> None:
+    learner = PixelLearner.of(build_method("emat", find_backbone("efficientnet-lite2").build()), Thresholds())
+    choice = ClassChoice(HEAD_ALONE, None, False, was_left_out)
+    nowhere = torch.linspace(0.1, 0.45, 64).view(1, 1, 8, 8)
+    scores, maps = learner.mix([torch.tensor([score])], nowhere, torch.zeros(1, 1, 8, 8), [choice], Thresholds(), [[]])
+    assert round(LEAST_DRAWN * 64) == 2
+    assert int((maps >= 0.5).sum()) == drawn, "where it is likeliest"
+    assert bool((maps[..., -1, -2:] >= 0.5).all()) == bool(drawn)
+    assert bool(scores[0, 0] >= 0.5) == bool(drawn), "what is not drawn is not there"
 
 
 def test_the_parts_of_a_stack_are_learnt_from_as_if_they_were_alone() -> None:
