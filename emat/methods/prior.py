@@ -11,9 +11,9 @@ In logits, one shot says:
 
 The share is a half, or a quarter on the stack with MobileSAM, where EMAT draws better than the prototype does.
 
-On EfficientNet-Lite2, a support is a *close-up*: the object is cut out of its photo before it is encoded, so that a
-small one is described by as many tokens as a large one. The prototype's presence comes from a second, smaller copy of
-the close-up, in which objects are about as large as in the photos of ImageNet.
+On EfficientNet-Lite2, alone or stacked with MobileSAM, a support is a *close-up*: the object is cut out of its photo
+before it is encoded, so that a small one is described by as many tokens as a large one. The prototype's presence comes
+from a second, smaller copy of the close-up, in which objects are about as large as in the photos of ImageNet.
 
 Then the ways of a task are judged together:
 
