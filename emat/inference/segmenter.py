@@ -614,25 +614,23 @@ class Segmenter:
         rivals = rivals_of(names, fit.decisions.overlap)
 
         def decide(
-            pixels: Tensor | None, features: Features, part: tuple[int, int], ways: list[list[object]]
+            pixels: Tensor | None, features: Features, part: tuple[int, int], ways: list[list[object]], whole: bool
         ) -> Decision:
             comparison = Comparison(self.method, features)
             if pixels is None or learnt is None or self.learner is None:
                 return comparison.decide(ways, part, thresholds)
-            return self.learner.answer(comparison, ways, part, pixels, learnt, thresholds, rivals)
+            return self.learner.answer(comparison, ways, part, pixels, learnt, thresholds, rivals, whole)
 
         ways = [examples.supports(name, without) for name in names]
-        answer = decide(logits, self._features(photo) if features is None else features, detail, ways)
+        answer = decide(logits, self._features(photo) if features is None else features, detail, ways, whole=True)
         scores, probabilities = list(answer.certainty), answer.probabilities.copy()
-        if learnt is not None:  # a threshold of the photo comes from the whole of it
-            learnt = replace(learnt, photo_thresholds=None)
         for tile in cut(size, grid) if grid != UNCUT else ():
             # The head compares a tile with tiles of the examples, which show things at the same scale. What was learnt
             # from whole photos is applied to the whole.
             part = tile.scaled(size, detail)
             ways = [examples.tile_supports(name, grid, self.method, without) for name in names]
             own = None if logits is None else _part(logits, tile.shares(size))
-            seen = decide(own, self._features(photo[tile.area]), (part.height, part.width), ways)
+            seen = decide(own, self._features(photo[tile.area]), (part.height, part.width), ways, whole=False)
             for index, score in enumerate(seen.certainty):
                 scores[index] = max(scores[index], score)
                 if score >= thresholds.presence:  # otherwise every tile would add its own false alarms

@@ -174,6 +174,7 @@ class PixelLearner:
         learnt: Learnt,
         thresholds: Thresholds,
         rivals: Sequence[Sequence[int]],
+        whole: bool = True,
     ) -> Decision:
         """Answer for a photo, or a part of it, with what head and classifier say together.
 
@@ -189,6 +190,7 @@ class PixelLearner:
             learnt: What was learnt of these classes.
             thresholds: The probabilities that count; mixtures and presence rules were chosen with the head's own.
             rivals: For each class those that it competes with.
+            whole: Whether this is the whole photo. Where a mask begins on a photo does not follow from a part of it.
         """
         choices = [learnt.choice(c) for c in range(len(ways))]
         beside = comparison.decide_independently(ways, size, thresholds)
@@ -206,6 +208,7 @@ class PixelLearner:
             choices,
             thresholds,
             rivals,
+            whole,
         )
         decision = Decision.of(mixed_scores[0].tolist(), mixed_maps[0], thresholds)
         return comparison.method.suppress_overlaps(decision, thresholds, [not choice.competed for choice in choices])
@@ -218,6 +221,7 @@ class PixelLearner:
         choices: Sequence[ClassChoice],
         thresholds: Thresholds,
         rivals: Sequence[Sequence[int]],
+        whole: bool = True,
     ) -> tuple[Tensor, Tensor]:
         """Mix the answers of head and classifier for N classes on B photos.
 
@@ -228,6 +232,7 @@ class PixelLearner:
             choices: How each class is mixed.
             thresholds: The probabilities that count.
             rivals: For each class those that it competes with.
+            whole: Whether the photos are whole, and not parts of photos.
 
         Returns:
             The scores (B, N) and the probability maps (B, N, H, W).
@@ -245,8 +250,10 @@ class PixelLearner:
             self._certainty(score, (over_rivals if choice.competed else mixed)[:, c], choice)
             for c, (score, choice) in enumerate(zip(scores, choices, strict=True))
         ]
-        thresholds_of_photos = [_threshold(mixed[:, c], certain[c], choice) for c, choice in enumerate(choices)]
-        mixed_maps = self.probability(mixed - torch.stack(thresholds_of_photos, dim=1)[..., None, None])
+        if whole:
+            begins = [_threshold(mixed[:, c], certain[c], choice) for c, choice in enumerate(choices)]
+            mixed = mixed - torch.stack(begins, dim=1)[..., None, None]
+        mixed_maps = self.probability(mixed)
         answers = [self._score(one, mixed_maps[:, c], thresholds) for c, one in enumerate(certain)]
         return torch.stack(answers, dim=1), mixed_maps
 
@@ -290,7 +297,8 @@ def _threshold(logits: Tensor, certain: Tensor, choice: ClassChoice) -> Tensor:
     nothing = torch.zeros_like(logits[:, 0, 0])
     if choice.was_left_out:
         return nothing
-    # After a single example, what is probably there is drawn where it is likeliest, if it would be drawn nowhere.
+    # Where no example could be left out, what is probably there is drawn where it is likeliest, if it would be drawn
+    # nowhere.
     positions = logits.flatten(1)  # (B, H * W)
     level = positions.topk(max(1, round(LEAST_DRAWN * positions.shape[1])), dim=1).values[:, -1]
     return torch.where((certain >= 0) & (positions.amax(dim=1) < 0), level, nothing)

@@ -22,6 +22,7 @@ from emat.inference.example import Scribble
 from emat.inference.example_set import ExampleSet
 from emat.inference.slides import SlidePrediction, part_side, predict_slide
 from emat.inference.tiles import OVERLAP, UNCUT, Tiles, View, cut, tile_grid
+from emat.pixel_learner import learner
 from tests.inference.colour_method import ColourMethod
 from tests.raises import raises_code
 
@@ -112,6 +113,21 @@ def test_examples_are_cut_into_as_many_tiles_as_the_photo(spotted: Segmenter) ->
         expected = head.encode_example(mask, partial(np.copy, tile), partial(head.photo_features, tile))
         assert torch.equal(encoding.cells, expected.cells)
         assert not torch.equal(encoding.cells, example.encodings["spot"].cells)
+
+
+def test_what_is_drawn_because_it_is_probably_there_is_not_drawn_again_in_every_tile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    photo, mask = _spotted(1, 200)
+    segmenter = Segmenter.load("default-light", device="cpu", size=100, refine=None)
+    segmenter.fit([Example(photo, {"spot": mask})])
+    empty = np.random.RandomState(7).randint(90, 130, (200, 200, 3)).astype(np.uint8)
+    monkeypatch.setattr(learner, "BENEFIT_OF_DOUBT", 50.0)  # everything is probably there
+    whole = segmenter.predict(empty).mask("spot")
+    assert 0 < whole.mean() < 2 * learner.LEAST_DRAWN
+    cut_up = segmenter.copy()
+    cut_up.tiles = 2
+    assert np.array_equal(cut_up.predict(empty).mask("spot"), whole)
 
 
 def test_a_sparse_example_is_not_cut() -> None:

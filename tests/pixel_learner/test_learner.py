@@ -74,14 +74,18 @@ def test_a_class_of_a_single_example_has_the_benefit_of_the_doubt(was_left_out: 
     assert bool(scores[0, 0] >= 0.5) == is_present
 
 
-@pytest.mark.parametrize(("score", "was_left_out", "drawn"), [(0.7, False, 2), (0.3, False, 0), (0.7, True, 0)])
-def test_what_is_probably_there_after_a_single_example_is_drawn_somewhere(
-    score: float, was_left_out: bool, drawn: int
+@pytest.mark.parametrize(
+    ("score", "was_left_out", "whole", "drawn"),
+    [(0.7, False, True, 2), (0.3, False, True, 0), (0.7, True, True, 0), (0.7, False, False, 0)],
+)
+def test_what_is_probably_there_after_a_single_example_is_drawn_somewhere_on_the_whole_photo(
+    score: float, was_left_out: bool, whole: bool, drawn: int
 ) -> None:
     learner = PixelLearner.of(build_method("emat", find_backbone("efficientnet-lite2").build()), Thresholds())
     choice = ClassChoice(HEAD_ALONE, None, False, was_left_out)
     nowhere = torch.linspace(0.1, 0.45, 64).view(1, 1, 8, 8)
-    scores, maps = learner.mix([torch.tensor([score])], nowhere, torch.zeros(1, 1, 8, 8), [choice], Thresholds(), [[]])
+    head, logits = [torch.tensor([score])], torch.zeros(1, 1, 8, 8)
+    scores, maps = learner.mix(head, nowhere, logits, [choice], Thresholds(), [[]], whole)
     assert round(LEAST_DRAWN * 64) == 2
     assert int((maps >= 0.5).sum()) == drawn, "where it is likeliest"
     assert bool((maps[..., -1, -2:] >= 0.5).all()) == bool(drawn)
