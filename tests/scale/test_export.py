@@ -71,7 +71,7 @@ def test_the_graph_of_every_method_it_takes_answers_as_predict(method: str, lear
     assert_same_answers(SegmenterGraph(segmenter, (48, 64)), segmenter)
 
 
-@pytest.mark.parametrize(("method", "learns"), [("emat-prior", True), ("prototype", False)])
+@pytest.mark.parametrize(("method", "learns"), [("emat-prior", True), ("emat-prior", False), ("prototype", False)])
 def test_the_graph_of_a_stack_of_backbones_answers_as_predict(method: str, learns: bool) -> None:
     segmenter = tiny_stack(method, learns=learns)
     assert_same_answers(SegmenterGraph(segmenter, (48, 64)), segmenter)
