@@ -181,9 +181,6 @@ class Example:
             )
         # Pixels that are undecided for all classes: those of `void`, and those that a mask file marks.
         void = np.zeros((height, width), bool)
-        if self.void is not None:
-            undecided = read_mask_source(self.void, (height, width), self._what("void"))
-            void |= self._sized(undecided.inside | undecided.void, "void", photo)
         masks = {}
         for name, source in self.masks.items():
             shown_mask = read_mask_source(source, (height, width), self._what(name))
@@ -193,6 +190,10 @@ class Example:
                 raise EmatError(
                     "empty-mask", f"{self._what(name)} is all background; mark the {name} or leave the mask out"
                 )
+        # After the classes, whose names say more where a mask has another size than its photo.
+        if self.void is not None:
+            undecided = read_mask_source(self.void, (height, width), self._what("void"))
+            void |= self._sized(undecided.inside | undecided.void, "void", photo)
         if void.all():
             raise EmatError(
                 "empty-mask", f"every pixel of the example {self.title} is undecided; it shows nothing, so leave it out"

@@ -63,6 +63,12 @@ def _scribble(**parts: Any) -> Scribble:
     return Scribble(**parts)
 
 
+def test_a_mask_of_another_size_is_called_by_its_class_also_where_void_has_that_size_too() -> None:
+    small = np.ones((10, 10), bool)
+    with raises_code("mask-size", "'cat'"):
+        Example(PHOTO, {"cat": small}, void=~small).read()
+
+
 @pytest.mark.parametrize(
     ("mask", "code"),
     [
